@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use checker::{Setup, Verb, Violation};
 use common::fleet::{fleet, kill_9};
-use common::server::{PATIENCE, Place, Server};
+use common::server::{AS_LEFT, PATIENCE, Place, Server};
 use load::{Load, Size};
 use rand::Rng as _;
 
@@ -43,7 +43,7 @@ async fn killed_servers_lose_and_double_nothing(place: &Place) {
         };
         tokio::time::sleep(Duration::from_millis(pause)).await;
         kill_9(&servers[n]).await;
-        servers[n] = Arc::new(Server::start(&place.url).await);
+        servers[n] = Arc::new(Server::start_with(&place.url, &[AS_LEFT]).await);
         *load.shared.bases.write().unwrap() = bases(&servers);
         kills += 1;
     }

@@ -204,6 +204,7 @@ on_every_store! {
     a_client_that_does_not_read_is_closed
     large_batches_let_others_pass
     what_a_client_that_left_has_pushed_counts_until_it_is_stored
+    calls_that_wait_for_jobs_hold_no_memory
     a_spoiled_job_concerns_itself_only
     a_spoiled_job_can_be_mended
     a_spoiled_job_leaves_its_line
@@ -220,12 +221,15 @@ mod one_store {
         a_spoiled_document_stops_nothing_else
         a_field_that_nobody_knows_keeps_no_job
         what_a_state_needs_is_missed
+        a_spoiled_job_keeps_none_before_it_from_ending
         a_name_that_ends_in_a_newline_is_refused
         a_batch_of_a_client_that_left_counts_until_it_is_stored
     }
     on_one_store! {
         sqlite:
         a_spoiled_row_stops_nothing_else
+        what_a_row_needs_is_missed
+        counts_are_those_of_the_jobs_after_a_start
         a_damaged_page_is_told
     }
 }

@@ -271,6 +271,7 @@ on_every_store! {
     a_batch_goes_on_to_the_next_task
     a_batch_is_filled_and_sealed
     a_batch_can_be_cancelled
+    a_cancel_leaves_the_jobs_of_a_batch_that_have_ended
     what_is_wrong_with_a_batch_is_named
 
     a_token_of_the_past_settles_nothing

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use common::fleet::{kill_9, text};
-use common::server::{Place, Server, until};
+use common::server::{AS_LEFT, Place, Server, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reqwest::Method;
@@ -72,7 +72,7 @@ struct Load {
 
 impl Load {
     async fn start(place: &Place) -> Self {
-        let (at, _) = watch::channel(Arc::new(Server::start(&place.url).await));
+        let (at, _) = watch::channel(Arc::new(Server::start_with(&place.url, &[AS_LEFT]).await));
         let (producing, _) = watch::channel(true);
         let mut load = Self { book: Arc::default(), at, producing, clients: JoinSet::new() };
         for _ in 0..3 {
@@ -107,7 +107,7 @@ impl Load {
     }
 
     async fn restart(&self, place: &Place) {
-        self.at.send_replace(Arc::new(Server::start(&place.url).await));
+        self.at.send_replace(Arc::new(Server::start_with(&place.url, &[AS_LEFT]).await));
     }
 
     /// Lets the consumers empty the queue, and then compares the books.

@@ -254,6 +254,7 @@ const MONGO: [(&str, &[&str]); 62] = [
         "jobs::apply_atomic",
         &[
             "batches",
+            "jobs::bury",
             "jobs::groups",
             "jobs::plan",
             "jobs::push",

@@ -32,6 +32,12 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Returns what is noted with a job that was made dead because it lacks a field that its state needs: dead, it can be read.
+    pub fn lacking(field: &str, state: &str, attempt: u32, at: Timestamp) -> Self {
+        let message = format!("the stored job had no {field}, which it needs where it is {state}");
+        Self { at, attempt, worker: None, message }
+    }
+
     /// Returns the message, truncated to [`MESSAGE_BYTES`].
     pub fn shortened(message: &str) -> &str {
         let mut end = message.len().min(MESSAGE_BYTES);

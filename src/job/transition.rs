@@ -182,7 +182,9 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
         Operation::Release { unless_seen, .. } => release(meta, *unless_seen, now),
         Operation::Expire { expires_at } => removal::expire(meta, *expires_at, now),
         Operation::Edit { edit, .. } => Ok(change(meta, edit, now)),
-        Operation::Cancel { .. } | Operation::CancelUnheld { .. } => removal::cancel(meta, operation, now),
+        Operation::Cancel { .. } | Operation::CancelUnheld { .. } | Operation::CancelOfBatch { .. } => {
+            removal::cancel(meta, operation, now)
+        }
         Operation::Purge { states, .. } => removal::purge(meta, states, now),
         Operation::Bury => Err(Refusal::Conflict { state: meta.visible(now) }), // it can be read
         Operation::Redrive { home, .. } => by_hand::redrive(meta, home, now),

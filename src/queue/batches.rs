@@ -225,8 +225,12 @@ impl Queues {
                 return Ok(affected);
             };
             last = Some(end.clone());
-            let cancel =
-                |id| Change { id, operation: Operation::Cancel { within: within.clone(), force: false } };
+            faults::point("batch.found").await;
+            // A job that has ended since then stays in the history, or among the dead.
+            let cancel = |job| {
+                let operation = Operation::CancelOfBatch { within: within.clone(), batch: id.clone() };
+                Change { id: job, operation }
+            };
             let (done, failed) = self.apply_all(ids.into_iter().map(cancel).collect()).await?;
             affected += done.iter().filter(|applied| applied.outcome == Outcome::Removed).count() as u64;
             if let Some(error) = failed {

@@ -14,6 +14,9 @@ use super::{contract, mongod};
 /// How long a test waits for something that must happen, on however busy a machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// For a server that takes the counts of a file of SQLite as a crash has left them, so that what is wrong with them is seen.
+pub const AS_LEFT: (&str, &str) = ("TAILBACK_BUG", "trust_counts");
+
 /// The deadline of the store that a server is shipped with, for tests in which MongoDB is away.
 pub const SHIPPED_DEADLINE: (&str, &str) = ("TAILBACK_MONGODB__DEADLINE_MS", "1500");
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 
-use crate::common::server::{Place, Server, client_with, command, until};
+use crate::common::server::{AS_LEFT, Place, Server, client_with, command, until};
 use crate::common::shim::{DiskFault, Shim};
 
 use super::site::{Call, Site};
@@ -52,7 +52,11 @@ impl Lane {
     /// Starts the server; returns whether it listens.
     pub fn launch(&mut self) -> bool {
         let mut environment = self.shim.environment();
-        environment.extend([PROMPT, ("TAILBACK_BUG", self.bug), ("TAILBACK_AUTH__ADMIN_KEY", ADMIN)]);
+        environment.extend([
+            PROMPT,
+            if self.bug.is_empty() { AS_LEFT } else { ("TAILBACK_BUG", self.bug) },
+            ("TAILBACK_AUTH__ADMIN_KEY", ADMIN),
+        ]);
         let mut child = command(&self.place.url, &environment).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -184,6 +184,50 @@ pub async fn a_batch_of_a_client_that_left_counts_until_it_is_stored(place: &Pla
     leaves(place, "transaction.attempted", "/v1/batches", jobs).await;
 }
 
+/// A large body whose call then waits for jobs.
+pub async fn calls_that_wait_for_jobs_hold_no_memory(place: &Place) {
+    const WAIT_MS: u64 = 20_000;
+    let server = Server::start(&place.url).await;
+    server.push("full", json!({"payload": 1})).await;
+    let job = &server.reserve("full", json!({})).await[0];
+    let next = json!({"queues": ["empty"], "wait_ms": WAIT_MS});
+    let commit = json!({"reservation": job["reservation"], "next": next});
+    server.push("full", json!({"payload": 2})).await;
+    let job_of_many = &server.reserve("full", json!({})).await[0];
+    // What is rejected is not kept, either.
+    let rejected = json!({"id": "?", "result": "x".repeat(MB / 2)});
+    let settled = json!({"id": job_of_many["id"], "reservation": job_of_many["reservation"]});
+    let settle = json!({"commit": [settled, rejected, rejected], "next": next});
+    let waits = json!({ "wait_ms": WAIT_MS });
+    let calls = [
+        ("/v1/queues/empty/reserve".to_owned(), None, &waits),
+        ("/v1/queues/empty/reserve".to_owned(), Some("again"), &waits),
+        ("/v1/queues/empty/pop".to_owned(), None, &waits),
+        (format!("/v1/jobs/{}/commit", job["id"].as_str().unwrap()), None, &commit),
+        ("/v1/settle".to_owned(), None, &settle),
+    ];
+    let calls: Vec<_> = calls
+        .into_iter()
+        .map(|(path, key, body)| {
+            let body = format!("{body}{}", " ".repeat(2 * MB));
+            let request = server.http.post(format!("{}{path}", server.base));
+            let request = request.header("content-type", "application/json").body(body);
+            tokio::spawn(
+                key.into_iter().fold(request, |request, key| request.header("idempotency-key", key)).send(),
+            )
+        })
+        .collect();
+    const WAITING: &str = "tailback_waiting_consumers";
+    until("all wait, or it is too late", || async {
+        metric(&server, WAITING).await == calls.len() as f64 || calls.iter().any(|call| call.is_finished())
+    })
+    .await;
+    assert_eq!((metric(&server, USED).await, metric(&server, WAITING).await), (0.0, calls.len() as f64));
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    }
+}
+
 pub async fn unread_responses_share_the_memory(place: &Place) {
     let (server, before) = start(place).await;
     let payload = "x".repeat(MB / 2);

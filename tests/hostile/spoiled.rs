@@ -152,6 +152,44 @@ pub async fn a_spoiled_row_stops_nothing_else(place: &Place) {
     assert_eq!(server.get("/v1/queues/bad").await.1["max_jobs"], 9_223_372_036_854_775_807_u64);
 }
 
+/// Rows that another program took away or changed: nothing stays full for ever.
+pub async fn counts_are_those_of_the_jobs_after_a_start(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    put(&server, "/v1/semaphores/s", json!({"capacity": 1})).await;
+    put(&server, "/v1/queues/full", json!({"max_jobs": 2})).await;
+    put(&server, "/v1/queues/busy", json!({"max_reserved": 1})).await;
+    for _ in 0..2 {
+        server.push("full", json!({"payload": 1})).await;
+        server.push("busy", json!({"payload": 1})).await;
+    }
+    let held = server.push("work", json!({"payload": 1, "semaphores": ["s"]})).await;
+    let waits = server.push("work", json!({"payload": 2, "semaphores": ["s"]})).await;
+    server.push("later", json!({"payload": 1, "delay_ms": 600_000})).await;
+    let later = server.push("later", json!({"payload": 1, "delay_ms": 600_000})).await;
+    for (queue, count) in [("work", 1), ("work", 0), ("busy", 1)] {
+        assert_eq!(server.reserve(queue, json!({"lease_ms": 600_000})).await.len(), count);
+    }
+    assert!(server.terminate().await.success());
+    execute(
+        place,
+        &format!(
+            "DELETE FROM jobs WHERE id IN ('{held}', '{later}') OR queue = 'full' OR state = 'reserved';
+             UPDATE counters SET dead = 7 WHERE queue = 'busy'"
+        ),
+    );
+    let server = Server::start(&place.url).await;
+    until("the counts are exact", || async {
+        let counts = server.get("/stats").await.1["counts"].clone();
+        let states = ["ready", "scheduled", "reserved", "blocked", "done", "dead"];
+        states.map(|state| counts[state].as_u64().unwrap()) == [1, 1, 0, 1, 0, 0]
+    })
+    .await;
+    server.push("full", json!({"payload": 1})).await;
+    assert_eq!(server.reserve("busy", json!({})).await.len(), 1);
+    assert_eq!(server.reserve("work", json!({"wait_ms": 30_000})).await[0]["id"], json!(waits));
+    assert_eq!(server.get("/v1/semaphores/s").await.1["held"], 1);
+}
+
 /// Pages of the file that are damaged: who meets one is told so, and what to do; the rest goes on.
 pub async fn a_damaged_page_is_told(place: &Place) {
     let mut server = Server::start(&place.url).await;

@@ -346,3 +346,89 @@ pub async fn what_a_state_needs_is_missed(place: &Place) {
     let next = server.reserve("line", json!({"wait_ms": 30_000})).await;
     assert_eq!(next[0]["id"], "group-without-turn");
 }
+
+/// The next job of a group has a field of another type: those before and behind it go on.
+pub async fn a_spoiled_job_keeps_none_before_it_from_ending(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let jobs = database(place).await.collection::<Document>("jobs");
+    let wrong = [doc! { "rev": "x" }, doc! { "priority": "x" }, doc! { "run_at": 5 }, doc! { "rev": 1.5 }];
+    for (n, wrong) in wrong.into_iter().enumerate() {
+        let of = |payload: u32| json!({"payload": payload, "group": format!("g{n}")});
+        server.push("line", of(1)).await;
+        let (next, last) = (server.push("line", of(2)).await, server.push("line", of(3)).await);
+        let update = jobs.update_one(doc! { "_id": &next }, doc! { "$set": &wrong });
+        assert_eq!(update.bypass_document_validation(true).await.unwrap().modified_count, 1, "{wrong}");
+        let first = server.reserve("line", json!({})).await.remove(0);
+        let (status, settled) = server.settle(&first, "commit", json!({})).await;
+        assert_eq!(status, 200, "{wrong}: {settled}");
+        assert_eq!(server.get(&format!("/v1/jobs/{next}")).await.1["state"], "dead", "{wrong}");
+        let after = server.reserve("line", json!({"wait_ms": 30_000})).await.remove(0);
+        assert_eq!(after["id"], json!(last), "{wrong}");
+        assert_eq!(server.settle(&after, "commit", json!({})).await.0, 200);
+    }
+    until("the counts are exact", || async {
+        let counts = server.get("/v1/queues/line/stats").await.1["counts"].clone();
+        (&counts["dead"], &counts["blocked"], &counts["ready"]) == (&json!(4), &json!(0), &json!(0))
+    })
+    .await;
+}
+
+/// Reservations without a claim or an end, and text that is none.
+pub async fn what_a_row_needs_is_missed(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        server.push("held", json!({"payload": 1})).await;
+        held.push(server.reserve("held", json!({"lease_ms": 600_000})).await.remove(0));
+    }
+    let first = server.push("work", json!({"payload": 1, "priority": 5})).await;
+    let good = server.push("work", json!({"payload": 2})).await;
+    for key in ["pruned", "spoiled", "read"] {
+        server.push("keyed", json!({"payload": 1, "key": key})).await;
+    }
+    assert_eq!(server.post("/v1/queues/keyed/pop", json!({"count": 2})).await.0, 200);
+    let batch = json!({"jobs": [], "sealed": true});
+    assert_eq!(server.post("/v1/batches", batch).await.0, 201);
+    assert!(server.terminate().await.success());
+    let id = |n: usize| held[n]["id"].as_str().unwrap().to_owned();
+    execute(
+        place,
+        &format!(
+            "UPDATE jobs SET claim = NULL, reserved_until = 1 WHERE id = '{}';
+             UPDATE jobs SET reserved_until = NULL WHERE id = '{}';
+             UPDATE jobs SET claim = CAST(x'ff' AS TEXT), reserved_until = 1 WHERE id = '{}';
+             UPDATE jobs SET reserved_until = 1 WHERE id = '{}';
+             UPDATE jobs SET id = CAST(x'ff41' AS TEXT) WHERE id = '{first}';
+             UPDATE keys SET look_at = 1 WHERE key <> 'read';
+             UPDATE keys SET key = CAST(x'ff' AS TEXT) WHERE key = 'spoiled';
+             UPDATE keys SET job = CAST(x'ff' AS TEXT) WHERE key = 'read';
+             UPDATE batches SET id = CAST(x'ff' AS TEXT), purge_at = 1;",
+            id(0),
+            id(1),
+            id(2),
+            id(3),
+        ),
+    );
+    let server = Server::start(&place.url).await;
+    for (n, (state, field)) in
+        [("dead", "claim"), ("dead", "reserved_until"), ("dead", ""), ("ready", "")].into_iter().enumerate()
+    {
+        let path = format!("/v1/jobs/{}", id(n));
+        until("the reaper finds it", || async { server.get(&path).await.1["state"] == state }).await;
+        let shown = server.get(&path).await.1;
+        let reason = shown["errors"][0]["message"].as_str().unwrap_or_default();
+        assert!(reason.contains(field), "{field}: {shown}");
+    }
+    assert_eq!(server.reserve("work", json!({})).await[0]["id"], json!(good));
+    let jobs = json!({"jobs": [{"payload": 1, "key": "read"}, {"payload": 2}]});
+    let (status, pushed) = server.post("/v1/queues/keyed/jobs/batch", jobs).await;
+    assert_eq!(status, 200, "{pushed}");
+    assert_eq!(pushed["results"][0]["status"], 500, "{pushed}");
+    assert!(pushed["results"][1]["id"].is_string(), "{pushed}");
+    until("what is over is forgotten", || async {
+        let file = rusqlite::Connection::open(place.url.trim_start_matches("sqlite:")).unwrap();
+        let left = "SELECT (SELECT count(*) FROM keys) + (SELECT count(*) FROM batches)";
+        file.query_row(left, [], |row| row.get::<_, i64>(0)).unwrap() == 1
+    })
+    .await;
+}

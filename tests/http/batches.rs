@@ -104,6 +104,36 @@ pub async fn a_batch_can_be_cancelled(place: &Place) {
     assert_eq!(server.send(Method::DELETE, &path(&batch), None).await, (200, json!({"affected": 0})));
 }
 
+/// Jobs end between the moment in which a cancel finds them and the one in which it takes them away.
+pub async fn a_cancel_leaves_the_jobs_of_a_batch_that_have_ended(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let server = Server::start_with(&place.url, &faults).await;
+    configure(&server, "a", json!({"retain_done_ms": 600_000})).await;
+    configure(&server, "b", json!({"dead_letter": "graves"})).await;
+    let one = json!({"queue": "a", "payload": 1, "max_attempts": 1});
+    let other = json!({"queue": "b", "payload": 1, "max_attempts": 1});
+    let batch = create(&server, json!({"jobs": [one, one, one, other]})).await;
+    let mut held = server.reserve("a", json!({"count": 2})).await;
+    held.extend(server.reserve("b", json!({})).await);
+    std::fs::write(points.path().join("batch.found"), "pause").unwrap();
+    let url = format!("{}{}", server.base, path(&batch));
+    let call = server.http.delete(url).send();
+    let cancel = tokio::spawn(async move { call.await.unwrap().json::<Value>().await.unwrap() });
+    until("the cancel has found them", || async { points.path().join("batch.found.met").exists() }).await;
+    assert_eq!(server.settle(&held[0], "commit", json!({})).await.0, 200);
+    for lost in &held[1..] {
+        assert_eq!(server.settle(lost, "rollback", json!({"error": "no"})).await.0, 200);
+    }
+    std::fs::write(points.path().join("batch.found.go"), "").unwrap();
+    assert_eq!(cancel.await.unwrap(), json!({"affected": 1}));
+    for (job, state) in held.iter().zip(["done", "dead", "ready"]) {
+        let (status, shown) = server.get(&format!("/v1/jobs/{}", id(job))).await;
+        assert_eq!((status, &shown["state"]), (200, &json!(state)), "{shown}");
+    }
+    assert_eq!(counts(&server, &batch).await, [0, 1, 2, 1]);
+}
+
 pub async fn what_is_wrong_with_a_batch_is_named(place: &Place) {
     let server = Server::start(&place.url).await;
     let good = json!({"queue": "a", "payload": 1});

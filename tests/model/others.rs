@@ -129,9 +129,9 @@ impl World<'_> {
         if unfinished != expected {
             return Err(format!("{unfinished:?} are unfinished in batch {id}, expected {expected:?}"));
         }
-        let cancel = tailback::job::transition::Operation::Cancel {
+        let cancel = tailback::job::transition::Operation::CancelOfBatch {
             within: tailback::job::Reach::default(),
-            force: false,
+            batch: id,
         };
         let changes =
             unfinished.into_iter().map(|id| tailback::store::Change { id, operation: cancel.clone() });

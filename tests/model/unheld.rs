@@ -16,19 +16,25 @@ impl Model {
         if operation.within().is_some_and(|within| !within.has(&job.queue)) {
             return Err(No::Unknown);
         }
+        let is_in = |batch| job.is_unfinished() && job.batch.as_ref() == Some(batch);
         match operation {
             Operation::Expire { expires_at } => {
                 let is_it = job.expires_at.is_some_and(|at| at.from == *expires_at);
                 if waits && is_it { Ok(self.leaves(job)) } else { conflict }
             }
             Operation::Edit { edit, .. } if waits => Ok(self.is_edited(job, edit, now)),
-            Operation::Cancel { force: false, .. } if job.state == State::Reserved => {
+            Operation::CancelOfBatch { batch, .. } if !is_in(batch) => conflict,
+            Operation::Cancel { force: false, .. } | Operation::CancelOfBatch { .. }
+                if job.state == State::Reserved =>
+            {
                 self.put(Job { cancel_requested: true, ..job.clone() });
                 let until = job.reserved_until.unwrap_or(now);
                 Ok(Becomes::Held { until, cancel_requested: true })
             }
             Operation::CancelUnheld { .. } if job.state == State::Reserved => conflict,
-            Operation::Cancel { .. } | Operation::CancelUnheld { .. } => Ok(self.leaves(job)),
+            Operation::Cancel { .. } | Operation::CancelUnheld { .. } | Operation::CancelOfBatch { .. } => {
+                Ok(self.leaves(job))
+            }
             Operation::Retry { .. } if job.expires_at.is_some_and(|at| at.is_past(now)) => conflict,
             Operation::Retry { .. } if job.state == State::Ready => {
                 let run_at = if job.run_at.is_past(now) { job.run_at } else { now };

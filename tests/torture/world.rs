@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use super::net::{Gate, People};
 use crate::common::fleet::kill_9;
 use crate::common::own_mongod::OwnMongod;
-use crate::common::server::{Place, Server, until};
+use crate::common::server::{AS_LEFT, Place, Server, until};
 use crate::common::shim::Shim;
 
 /// How soon a set finds that its primary is away, as docs/reliability.md advises.
@@ -77,7 +77,8 @@ impl World {
     pub async fn sqlite(environment: &[(&str, &str)]) -> Self {
         let place = Place::sqlite().await;
         let url = place.url.clone();
-        Self::with(Vec::new(), url, 1, environment, People::default(), Some(place)).await
+        let environment = [&[AS_LEFT], environment].concat();
+        Self::with(Vec::new(), url, 1, &environment, People::default(), Some(place)).await
     }
 
     async fn with(

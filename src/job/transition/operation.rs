@@ -5,7 +5,8 @@ use crate::job::spec::Headers;
 use crate::job::state::{Verb, Visible};
 use crate::job::transition::delivery::BURY;
 use crate::job::{
-    Claim, Content, GroupName, Job, Meta, NewJob, Payload, QueueName, Reach, State, Timestamp, When, group,
+    BatchId, Claim, Content, GroupName, Job, Meta, NewJob, Payload, QueueName, Reach, State, Timestamp, When,
+    group,
 };
 
 /// Something that is to happen to a job that is already there. Where an operation has `within`, a job that is in another queue
@@ -50,6 +51,8 @@ pub enum Operation {
     Cancel { within: Reach, force: bool },
     /// Takes the job away unless it is reserved.
     CancelUnheld { within: Reach },
+    /// Takes an unfinished job of this batch away; one that is reserved is only asked to stop.
+    CancelOfBatch { within: Reach, batch: BatchId },
     /// Takes the job away if it is in one of these states.
     Purge { within: Reach, states: Vec<Visible> },
     /// The store was seen to be unable to read it.
@@ -80,7 +83,7 @@ impl Operation {
             Self::Abandon { .. } => Verb::Abandon,
             Self::Expire { .. } => Verb::Expire,
             Self::Edit { .. } => Verb::Edit,
-            Self::Cancel { .. } | Self::CancelUnheld { .. } => Verb::Cancel,
+            Self::Cancel { .. } | Self::CancelUnheld { .. } | Self::CancelOfBatch { .. } => Verb::Cancel,
             Self::Purge { .. } => Verb::Purge,
             Self::Bury => Verb::Bury,
             Self::Redrive { .. } => Verb::Redrive,
@@ -98,9 +101,11 @@ impl Operation {
                 OfUnreadable::Remove(Self::Cancel { within: within.clone(), force: true })
             }
             Self::Purge { .. } => OfUnreadable::Remove(self.clone()),
-            Self::Lapse { .. } | Self::Abandon { .. } | Self::Expire { .. } | Self::Bury => {
-                OfUnreadable::Bury
-            }
+            Self::Lapse { .. }
+            | Self::Abandon { .. }
+            | Self::Expire { .. }
+            | Self::CancelOfBatch { .. }
+            | Self::Bury => OfUnreadable::Bury,
             Self::Edit { edit, .. } => OfUnreadable::Mend(edit.clone()),
             _ => OfUnreadable::Refuse,
         }
@@ -145,6 +150,7 @@ impl Operation {
             Self::Edit { within, .. }
             | Self::Cancel { within, .. }
             | Self::CancelUnheld { within }
+            | Self::CancelOfBatch { within, .. }
             | Self::Purge { within, .. }
             | Self::Redrive { within, .. }
             | Self::Retry { within }
@@ -171,6 +177,7 @@ impl Operation {
             | Self::Edit { .. }
             | Self::Cancel { .. }
             | Self::CancelUnheld { .. }
+            | Self::CancelOfBatch { .. }
             | Self::Purge { .. }
             | Self::Bury
             | Self::Redrive { .. }

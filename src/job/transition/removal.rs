@@ -10,7 +10,15 @@ pub fn cancel(meta: &Meta, operation: &Operation, now: Timestamp) -> Result<Step
         Operation::CancelUnheld { .. } if meta.state == State::Reserved => {
             Err(Refusal::Conflict { state: meta.visible(now) })
         }
-        Operation::Cancel { force: false, .. } if meta.state == State::Reserved => {
+        // Its end was counted meanwhile: it is history, dead, or in a dead-letter queue.
+        Operation::CancelOfBatch { batch, .. }
+            if !meta.state.is_unfinished() || meta.batch.as_ref() != Some(batch) =>
+        {
+            Err(Refusal::Conflict { state: meta.visible(now) })
+        }
+        Operation::Cancel { force: false, .. } | Operation::CancelOfBatch { .. }
+            if meta.state == State::Reserved =>
+        {
             let reserved_until = meta.reserved_until.unwrap_or(now);
             Ok(Step::held(Meta { cancel_requested: true, ..meta.clone() }, reserved_until))
         }

@@ -4,7 +4,7 @@ use super::delivery::{self, BLOCK, BURY, Delivery, RESERVE, UNBLOCK};
 use super::*;
 use crate::job::settings::QueueSettings;
 use crate::job::state::{TRANSITIONS, Target, Transition, Verb};
-use crate::job::{Claim, JobSpec, NewJob, Reach, When};
+use crate::job::{BatchId, Claim, JobSpec, NewJob, Reach, When};
 
 const NOW: i64 = 1_000_000;
 
@@ -34,12 +34,17 @@ fn jobs(claim: &Claim) -> Vec<Meta> {
         jobs.push(Meta { route: vec![stage.clone()], ..plain.clone() });
         jobs.push(Meta { origin: Some(origin.clone()), ..plain.clone() });
         jobs.push(Meta { cancel_requested: true, ..plain.clone() });
+        jobs.push(Meta { batch: Some(batch()), ..plain.clone() });
         jobs.push(Meta { expires_at: Some(at(NOW - 1)), ..plain.clone() });
         jobs.push(Meta { attempts: 5, ..plain.clone() });
         jobs.push(Meta { attempts: 5, group: Some("g".parse().unwrap()), turn: Some(7), ..plain.clone() });
         jobs.push(plain);
     }
     jobs
+}
+
+fn batch() -> BatchId {
+    "01JZ0000000000000000000000".parse().unwrap()
 }
 
 fn operations(claim: &Claim) -> Vec<Operation> {
@@ -71,6 +76,7 @@ fn operations(claim: &Claim) -> Vec<Operation> {
         Operation::Cancel { within: all(), force: false },
         Operation::Cancel { within: all(), force: true },
         Operation::CancelUnheld { within: all() },
+        Operation::CancelOfBatch { within: all(), batch: batch() },
         Operation::Redrive { within: all(), home: all() },
         Operation::Retry { within: all() },
         Operation::Run { within: all() },
@@ -263,6 +269,24 @@ fn a_takeover_moves_the_token_and_never_shortens_the_lease() {
 }
 
 #[test]
+fn cancelling_a_batch_takes_only_what_is_unfinished_and_its_own() {
+    let (rules, claim) = (Rules::default(), Claim::random());
+    let around = Surroundings { now: at(NOW), rules: &rules, chance: 0.5 };
+    let cancel = Operation::CancelOfBatch { within: Reach::default(), batch: batch() };
+    for state in State::ALL {
+        let own = Meta { batch: Some(batch()), ..job(state, &claim) };
+        let cancelled = step(&own, &cancel, around);
+        match state {
+            State::Ready | State::Blocked => assert_eq!(cancelled.unwrap().next, Next::Delete),
+            State::Reserved => assert!(matches!(cancelled.unwrap().outcome, Outcome::Held { .. })),
+            State::Done | State::Dead => assert!(matches!(cancelled, Err(Refusal::Conflict { .. }))),
+        }
+        let other = step(&Meta { batch: None, ..own }, &cancel, around);
+        assert!(matches!(other, Err(Refusal::Conflict { .. })), "it has left the batch: {state:?}");
+    }
+}
+
+#[test]
 fn a_job_that_has_left_is_unknown_to_what_is_within_other_queues() {
     let (rules, claim) = (Rules::default(), Claim::random());
     let around = Surroundings { now: at(NOW), rules: &rules, chance: 0.5 };
@@ -271,6 +295,7 @@ fn a_job_that_has_left_is_unknown_to_what_is_within_other_queues() {
         Operation::Edit { within: elsewhere(), edit: Box::default() },
         Operation::Cancel { within: elsewhere(), force: false },
         Operation::Cancel { within: elsewhere(), force: true },
+        Operation::CancelOfBatch { within: elsewhere(), batch: batch() },
         Operation::Purge { within: elsewhere(), states: vec![Visible::Ready] },
         Operation::Redrive { within: elsewhere(), home: Reach::default() },
     ];

@@ -36,6 +36,7 @@ mod operations;
 mod picture;
 mod prune;
 mod readers;
+mod recount;
 mod requests;
 mod schedules;
 mod semaphores;
@@ -69,6 +70,8 @@ pub struct SqliteStore {
     health: Arc<Health>,
     /// Whether requests of processes before this one are known to be dead.
     is_buried: AtomicBool,
+    /// Whether the counts were compared with the jobs since the start.
+    is_compared: AtomicBool,
     /// The name of this server, for as long as it runs.
     server: String,
     began: Instant,
@@ -97,6 +100,7 @@ impl SqliteStore {
             readers: path.map(|path| Readers::new(path, Arc::clone(&health))),
             health,
             is_buried: AtomicBool::new(false),
+            is_compared: AtomicBool::new(false),
             server: format!("{:032x}", rand::random::<u128>()),
             began: Instant::now(),
         }))

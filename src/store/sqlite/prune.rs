@@ -39,29 +39,15 @@ fn words(states: impl Iterator<Item = State>) -> String {
     states.map(|state| format!("'{}'", state.as_str())).collect::<Vec<_>>().join(", ")
 }
 
+/// Keys whose job is unfinished are looked at again later. No text is read: another program may have written what is none.
 fn forget_keys(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
-    let past = {
-        let mut past = db.prepare_cached(&format!(
-            "SELECT queue, key, EXISTS (SELECT 1 FROM jobs WHERE jobs.id = keys.job AND state IN ({})) \
-             FROM keys INDEXED BY keys_look_at WHERE look_at <= ?1 ORDER BY look_at LIMIT ?2",
-            words(holding()),
-        ))?;
-        let rows = past.query_map([now.millis(), row::signed(limit)], |row| {
-            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, bool>(2)?))
-        })?;
-        rows.collect::<Result<Vec<_>, _>>()?
-    };
-    let mut forgotten = 0;
-    for (queue, key, taken) in past {
-        if taken {
-            db.prepare_cached("UPDATE keys SET look_at = ?3 WHERE queue = ?1 AND key = ?2")?
-                .execute(params![queue, key, now.plus_ms(KEY_CHECKED_AGAIN_MS).millis()])?;
-        } else {
-            forgotten +=
-                db.prepare_cached("DELETE FROM keys WHERE queue = ?1 AND key = ?2")?.execute([queue, key])?;
-        }
-    }
-    Ok(forgotten)
+    let first = "(queue, key) IN (SELECT queue, key FROM keys INDEXED BY keys_look_at WHERE look_at <= ?1 \
+         ORDER BY look_at LIMIT ?2)";
+    let is_taken =
+        format!("EXISTS (SELECT 1 FROM jobs WHERE jobs.id = keys.job AND state IN ({}))", words(holding()));
+    db.prepare_cached(&format!("UPDATE keys SET look_at = ?3 WHERE {first} AND {is_taken}"))?
+        .execute(params![now.millis(), row::signed(limit), now.plus_ms(KEY_CHECKED_AGAIN_MS).millis()])?;
+    sweep(db, &format!("DELETE FROM keys WHERE {first} AND NOT {is_taken}"), limit, now)
 }
 
 fn forget_receipts(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
@@ -113,23 +99,21 @@ fn forget_history(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fa
 
 /// The results of a batch go first, so that none is ever left without its batch.
 fn forget_batches(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
-    let mut first = tx.prepare_cached(
-        "SELECT id FROM batches INDEXED BY batches_purge_at WHERE purge_at <= ?1 ORDER BY purge_at LIMIT 1",
-    )?;
+    let first =
+        "SELECT id FROM batches INDEXED BY batches_purge_at WHERE purge_at <= ?1 ORDER BY purge_at LIMIT 1";
+    let results = format!(
+        "DELETE FROM batch_results WHERE rowid IN \
+         (SELECT rowid FROM batch_results WHERE batch = ({first}) ORDER BY job LIMIT ?2)"
+    );
+    let batch = format!("DELETE FROM batches WHERE id = ({first})");
     let mut forgotten = 0;
     while forgotten < limit {
-        let mut rows = first.query([now.millis()])?;
-        let Some(row) = rows.next()? else { break };
-        let id: String = row.get(0)?;
-        let results = tx
-            .prepare_cached(
-                "DELETE FROM batch_results WHERE rowid IN \
-                 (SELECT rowid FROM batch_results WHERE batch = ?1 ORDER BY job LIMIT ?2)",
-            )?
-            .execute(params![id, row::signed(limit - forgotten)])?;
-        forgotten += results;
+        forgotten += sweep(tx, &results, limit - forgotten, now)?;
         if forgotten < limit {
-            forgotten += tx.prepare_cached("DELETE FROM batches WHERE id = ?1")?.execute([id])?;
+            match tx.prepare_cached(&batch)?.execute([now.millis()])? {
+                0 => break,
+                gone => forgotten += gone,
+            }
         }
     }
     Ok(forgotten)

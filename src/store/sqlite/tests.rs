@@ -19,6 +19,7 @@ use crate::store::sqlite::jobs::expired;
 use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::query;
 use crate::store::sqlite::jobs::stocked;
+use crate::store::sqlite::recount;
 use crate::store::sqlite::series;
 use crate::store::sqlite::workers;
 use crate::store::{Change, ClaimAsk, Figures as _, Jobs as _, Pushed, Store, StoreError};
@@ -299,7 +300,10 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
             (claim::DUE, "jobs_head"),
             (figures::OLDEST_READY, "jobs_head"),
             (expired::LAPSED, "jobs_reserved_until"),
+            (expired::ENDLESS, "jobs_reserved_until"),
             (expired::EXPIRED, "jobs_expires_at"),
+            (recount::BY_STATE, "jobs_browse"),
+            (recount::MARKED, "jobs_due"),
             (query::UPCOMING, "jobs_due"),
             (stocked::FIRST_OF_PRIORITY, "jobs_head"),
             (workers::EXTEND, "jobs_worker"),
@@ -320,7 +324,10 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
     for (index, mut plan) in plans.await.unwrap() {
         plan.retain(|line| !line.contains("LIST SUBQUERY") && !line.starts_with("SCAN json_each"));
         assert_eq!(plan.len(), 1, "{plan:?}");
-        assert!(plan[0].starts_with("SEARCH jobs USING") && plan[0].contains(index), "{plan:?}");
+        // A whole index is read where all jobs are compared with what is kept of them.
+        let is_served =
+            plan[0].starts_with("SEARCH jobs USING") || plan[0].starts_with("SCAN jobs USING COVERING");
+        assert!(is_served && plan[0].contains(index), "{plan:?}");
     }
 }
 

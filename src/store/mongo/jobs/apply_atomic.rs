@@ -12,6 +12,7 @@ use crate::job::{BatchId, Child, JobId, Meta, NewJob, QueueName, Rules, State};
 use crate::store::audit::Seen;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::batches;
+use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::groups::{self, Lines};
 use crate::store::mongo::jobs::plan::{Plan, deletion};
 use crate::store::mongo::jobs::push;
@@ -28,7 +29,7 @@ const TOGETHER: usize = 100;
 pub enum Written {
     /// All of it is stored.
     Done(Together),
-    /// A conflict: a job is not as it was read. Nothing was stored.
+    /// A conflict: a job is not as it was read, or the next one of a line had to be made dead. Nothing was stored.
     Stale,
     /// A job that was to be pushed is refused; nothing was stored.
     Refused(PushRefused),
@@ -230,7 +231,9 @@ impl Transaction for CarryOut<'_> {
     async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Written>, TxError> {
         let Self { plans, rules, .. } = self;
         let (mut room, mut lines) = (self.room.clone(), Lines::default());
-        let mut next = line_up(plans, &mut lines, tx).await?;
+        let Some(mut next) = line_up(plans, &mut lines, rules, tx).await? else {
+            return Ok(Verdict::Abort(Written::Stale));
+        };
         let counted = batches::count(plans.iter().filter_map(|(_, plan)| plan.finish()), tx).await?;
         if !write_jobs(plans, &mut next, tx).await? {
             return Ok(Verdict::Abort(Written::Stale));
@@ -310,14 +313,15 @@ async fn write_jobs(
 }
 
 /// Takes the jobs out of the lines that they leave, sees whose turn has come, and puts those that come to a line at its
-/// end.
+/// end. Nothing where one of the next jobs could not be read.
 async fn line_up(
     plans: &mut [(usize, Plan)],
     lines: &mut Lines,
+    rules: &Rules,
     tx: &mut Tx<'_>,
-) -> Result<Vec<groups::Next>, TxError> {
+) -> Result<Option<Vec<groups::Next>>, TxError> {
     plans.iter().filter_map(|(_, plan)| plan.vacated()).for_each(|vacated| lines.vacate(vacated));
-    let next = lines.advance(tx).await?;
+    let Some(next) = bury::advance(lines, rules, tx).await? else { return Ok(None) };
     lines.load(plans.iter().filter_map(|(_, plan)| plan.joined().cloned()), tx).await?;
     for (_, plan) in plans {
         if let Some(line) = plan.joined() {
@@ -325,7 +329,7 @@ async fn line_up(
             plan.step.join_line(turn, is_first);
         }
     }
-    Ok(next)
+    Ok(Some(next))
 }
 
 /// The jobs that each plan pushes, unless one of them is refused.

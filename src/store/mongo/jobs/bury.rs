@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
+use futures::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
+use mongodb::options::Hint;
 
 use crate::job::batch::{self, Finish};
 use crate::job::group::{self, Vacated};
@@ -15,7 +17,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::batches;
 use crate::store::mongo::client::{fault, write_raw};
 use crate::store::mongo::jobs::document::{
-    Row, lacking, mending as mending_of, salvaged, salvaged_contents, serialized,
+    Row, lacking, mending as mending_of, salvaged, salvaged_contents, serialized, to_meta,
 };
 use crate::store::mongo::jobs::groups::{self, Lines};
 use crate::store::mongo::jobs::push;
@@ -48,17 +50,24 @@ pub async fn mend(
     let Some(job) = mending.mended(&found, salvaged_contents(&document), now) else { return Ok(None) };
     let update = RawDocumentBuf::try_from(&mending_of(&job, now)?).map_err(StoreError::internal)?;
     let next = Next::Write { meta: Box::new(job.meta.clone()), payload: None, result: None, headers: None };
-    let carry_out = CarryOut {
-        statements: vec![rawdoc! { "q": document.as_read()?, "u": update }],
-        vacated: group::vacated(&found, &next),
-        finish: batch::buried(&found, now),
-        moved: (&found.queue, found.state, job.meta.state),
-        rules,
-    };
-    let done = transaction::until(mongo, mongo.connection.end()).run(carry_out).await?;
-    let changed = || StoreError::unavailable("the job was changed while it was mended");
-    let Done { callback, unblocked } = done.ok_or_else(changed)?;
-    Ok(Some(Ok(Applied { callback, unblocked, ..Applied::mended(&job.meta, now) })))
+    let end = mongo.connection.end();
+    for _ in 0..MEND_ATTEMPTS {
+        let carry_out = CarryOut {
+            statements: vec![rawdoc! { "q": document.as_read()?, "u": update.clone() }],
+            vacated: group::vacated(&found, &next),
+            finish: batch::buried(&found, now),
+            moved: (&found.queue, found.state, job.meta.state),
+            rules,
+        };
+        match transaction::until(mongo, end).run(carry_out).await? {
+            Carried::Done(Done { callback, unblocked }) => {
+                return Ok(Some(Ok(Applied { callback, unblocked, ..Applied::mended(&job.meta, now) })));
+            }
+            Carried::Behind(spoiled) => bury_first(mongo, &spoiled, rules).await?,
+            Carried::Stale => break,
+        }
+    }
+    Err(StoreError::unavailable("the job was changed while it was mended"))
 }
 
 /// Returns how such a job ends for its batch where it is made dead.
@@ -121,6 +130,46 @@ async fn bury_counted(mongo: &Mongo, document: &Stored, rules: &Rules) -> Result
     transaction::until(mongo, mongo.connection.end()).run(carry_out).await.map(drop).map_err(StoreError::from)
 }
 
+/// Returns the jobs whose turn comes in these lines. Where one of them cannot be read it is made dead, so that it leaves its place, and
+/// the lines are to be looked at again. This comes first in a transaction: it must hold nothing yet that the burial needs.
+pub async fn advance(
+    lines: &mut Lines,
+    rules: &Rules,
+    tx: &mut Tx<'_>,
+) -> Result<Option<Vec<groups::Next>>, TxError> {
+    match lines.advance(tx).await? {
+        Ok(next) => Ok(Some(next)),
+        Err(spoiled) => {
+            bury_first(tx.mongo, &spoiled, rules).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// How often a mend is tried where jobs behind it in its line cannot be read either.
+const MEND_ATTEMPTS: usize = 5;
+/// How many jobs of a line are looked at once one of them cannot be read.
+const LOOKED_AT: i64 = 20;
+
+/// Makes the first jobs of these lines dead, from these on, up to the first one that can be read by now.
+async fn bury_first(mongo: &Mongo, spoiled: &[Stored], rules: &Rules) -> Result<()> {
+    let jobs = mongo.collection(JOBS).await?;
+    for first in spoiled {
+        let turn = Row(first).text::<String>("turn")?;
+        let line = turn.rsplit_once('/').map_or(&*turn, |(line, _)| line);
+        let places = doc! { "turn": { "$gte": &turn, "$lt": format!("{line}/g") } }; // places are hexadecimal
+        let find = jobs.find(places).sort(doc! { "turn": 1 }).limit(LOOKED_AT);
+        let find = find.hint(Hint::Name("turn".into())).await.map_err(fault)?;
+        let found: Vec<Stored> = find.try_collect().await.map_err(fault)?;
+        let unreadable: Vec<&Stored> =
+            found.iter().take_while(|document| to_meta(document).is_err()).collect();
+        if !unreadable.is_empty() {
+            bury(mongo, &unreadable, rules).await?;
+        }
+    }
+    Ok(())
+}
+
 fn log(spoiled: &[&Stored]) {
     let ids: Vec<&Bson> = spoiled.iter().filter_map(|document| document.get("_id")).collect();
     tracing::error!(?ids, "jobs that cannot be read are made dead");
@@ -144,17 +193,29 @@ struct Done {
     unblocked: Vec<(QueueName, Timestamp)>,
 }
 
-impl Transaction for CarryOut<'_> {
-    type Done = Option<Done>;
+/// How it ended.
+enum Carried {
+    Done(Done),
+    /// The job is not as it was read: another call has met it.
+    Stale,
+    /// These come next in the line, and cannot be read either. Nothing was stored.
+    Behind(Vec<Stored>),
+}
 
-    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Option<Done>>, TxError> {
+impl Transaction for CarryOut<'_> {
+    type Done = Carried;
+
+    async fn attempt(&mut self, tx: &mut Tx<'_>) -> Result<Verdict<Carried>, TxError> {
         let mut lines = Lines::default();
         self.vacated.iter().for_each(|vacated| lines.vacate(vacated));
-        let mut next = lines.advance(tx).await?;
+        let mut next = match lines.advance(tx).await? {
+            Ok(next) => next,
+            Err(spoiled) => return Ok(Verdict::Abort(Carried::Behind(spoiled))),
+        };
         let counted = batches::count(self.finish.iter(), tx).await?;
         let updates: RawArrayBuf = self.statements.iter().cloned().collect();
         if tx.write_raw(rawdoc! { "update": JOBS, "updates": updates }).await? == 0 {
-            return Ok(Verdict::Abort(None));
+            return Ok(Verdict::Abort(Carried::Stale));
         }
         let unblocking = groups::unblocking(&mut next);
         if rewrite::write(unblocking, Vec::new(), tx).await? != next.len() as u64 {
@@ -174,7 +235,7 @@ impl Transaction for CarryOut<'_> {
             tx.changes.moved(&next.line.queue, State::Blocked, State::Ready, 1);
             tx.becomes_ready(&next.line.queue, next.position);
         }
-        Ok(Verdict::Commit(Some(Done {
+        Ok(Verdict::Commit(Carried::Done(Done {
             callback: callbacks.first().map(|(_, callback)| CalledBack::from(callback)),
             unblocked: next.iter().map(groups::Next::arrival).collect(),
         })))
@@ -184,14 +245,7 @@ impl Transaction for CarryOut<'_> {
 /// Returns what is noted with a job that could be read but for a field that its state needs: once it is dead, it can be read.
 fn failure(document: &Document, now: Timestamp) -> Result<Option<Bson>> {
     let Ok(Some(field)) = lacking(document) else { return Ok(None) };
-    let failure = Failure {
-        at: now,
-        attempt: Row(document).number("attempts")?,
-        worker: None,
-        message: format!(
-            "the stored job had no {field}, which it needs where it is {}",
-            document.get_str("state").unwrap_or_default()
-        ),
-    };
+    let state = document.get_str("state").unwrap_or_default();
+    let failure = Failure::lacking(field, state, Row(document).number("attempts")?, now);
     serialized(&failure).map(Some)
 }

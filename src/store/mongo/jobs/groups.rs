@@ -119,34 +119,41 @@ impl Lines {
         }
     }
 
-    /// The jobs whose turn comes by the places that were vacated.
-    pub async fn advance(&mut self, tx: &mut Tx<'_>) -> Result<Vec<Next>, TxError> {
+    /// The jobs whose turn comes by the places that were vacated; or those of them that cannot be read, by what was read of each.
+    pub async fn advance(&mut self, tx: &mut Tx<'_>) -> Result<Result<Vec<Next>, Vec<Stored>>, TxError> {
         let now = tx.mongo.now()?;
         let place = |line: &Line, turn| place_in_line(&line.queue, &line.group, turn);
         let ahead =
             self.vacant.iter().filter_map(|(line, vacant)| Some((place(line, vacant.next()?), line.clone())));
         let mut ahead: HashMap<String, Line> = ahead.collect();
         if ahead.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Ok(Vec::new()));
         }
         // Places are numbered without gaps, but for those that were left from the middle.
         let places: Vec<&String> = ahead.keys().collect();
         let found = read(doc! { "turn": { "$in": places } }, ahead.len(), tx).await?;
-        let mut next = Vec::with_capacity(ahead.len());
-        for document in &found {
-            let line = document.0.get_str("turn").ok().and_then(|turn| ahead.remove(turn));
-            next.extend(line.map(|line| Self::next(line, document, now)).transpose()?);
+        let (mut next, mut spoiled) = (Vec::with_capacity(ahead.len()), Vec::new());
+        let mut sort = |line, read: Read| match Self::next(line, &read, now) {
+            Ok(job) => next.push(job),
+            Err(_) => spoiled.push(read.0),
+        };
+        for read in found {
+            if let Some(line) = read.0.get_str("turn").ok().and_then(|turn| ahead.remove(turn)) {
+                sort(line, read);
+            }
         }
         self.load(ahead.values().cloned(), tx).await?;
         for line in ahead.into_values() {
-            next.extend(self.search(line, now, tx).await?);
+            if let Some(read) = self.search(&line, tx).await? {
+                sort(line, read);
+            }
         }
-        Ok(next)
+        Ok(if spoiled.is_empty() { Ok(next) } else { Err(spoiled) })
     }
 
     /// The first job that stays in a line which was loaded; if there is none, the line is empty.
-    async fn search(&mut self, line: Line, now: Timestamp, tx: &mut Tx<'_>) -> Result<Option<Next>, TxError> {
-        let (Some(vacant), Some(known)) = (self.vacant.get(&line), self.known.get_mut(&line)) else {
+    async fn search(&mut self, line: &Line, tx: &mut Tx<'_>) -> Result<Option<Read>, TxError> {
+        let (Some(vacant), Some(known)) = (self.vacant.get(line), self.known.get_mut(line)) else {
             return Ok(None);
         };
         let place = |turn| place_in_line(&line.queue, &line.group, turn);
@@ -157,12 +164,12 @@ impl Lines {
         }
         let vacated: Vec<String> = vacant.turns.iter().map(|turn| place(*turn)).collect();
         let stays =
-            |job: &&Read| job.0.get_str("turn").is_ok_and(|turn| !vacated.iter().any(|own| own == turn));
-        let Some(document) = found.iter().find(stays) else {
+            |job: &Read| job.0.get_str("turn").is_ok_and(|turn| !vacated.iter().any(|own| own == turn));
+        let next = found.into_iter().find(stays);
+        if next.is_none() {
             (known.is_empty, known.is_changed) = (true, true);
-            return Ok(None);
-        };
-        Ok(Some(Self::next(line, document, now)?))
+        }
+        Ok(next)
     }
 
     fn next(line: Line, Read(document, whole): &Read, now: Timestamp) -> Result<Next> {

@@ -182,7 +182,11 @@ pub fn bury(transition: Transition, job: &Stored, failure: Option<Bson>) -> Resu
         match job.get("rev") {
             Some(Bson::Int64(rev)) => guard.append(cstr!("rev"), *rev),
             Some(Bson::Int32(rev)) => guard.append(cstr!("rev"), *rev),
-            _ => guard.append(cstr!("rev"), rawdoc! { "$not": { "$type": ["int", "long"] } }),
+            // By `$type` alone a list with a number in it would be taken for one.
+            _ => guard.append(
+                cstr!("$expr"),
+                rawdoc! { "$not": [{ "$in": [{ "$type": "$rev" }, ["int", "long"]] }] },
+            ),
         }
         if let Some(waits_for) = waits_for {
             guard.append(

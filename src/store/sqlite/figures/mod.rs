@@ -3,6 +3,7 @@
 mod load;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,8 +14,9 @@ use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::readers::Readers;
+use crate::store::sqlite::recount;
 use crate::store::{
-    Blockers, Counts, Figures, Load, Named, Pool, QueueCounts, Reconciled, Result, StoreSize, Summary,
+    Blockers, Counts, Figures, Load, Named, Pool, QueueCounts, Reconciled, Result, StoreSize, Summary, chain,
 };
 
 /// Up to so many scheduled jobs of a queue are counted for its own figures. Where there are more, those that have come due
@@ -80,7 +82,17 @@ impl Figures for SqliteStore {
 
     /// The transaction of every change counts: there is nothing to compare.
     async fn reconcile(&self) -> Result<Reconciled> {
-        Ok(Reconciled { corrected: 0, again_in: Duration::MAX, is_settled: true })
+        let mut corrected = 0;
+        if !self.is_compared.swap(true, Ordering::Relaxed) {
+            corrected = recount::check(self).await.unwrap_or_else(|error| {
+                tracing::warn!(
+                    error = chain(&error),
+                    "the counts cannot be compared with the jobs, and stay as they are"
+                );
+                0
+            });
+        }
+        Ok(Reconciled { corrected, again_in: Duration::MAX, is_settled: true })
     }
 
     fn pool(&self) -> Option<Pool> {

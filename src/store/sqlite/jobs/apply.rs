@@ -138,7 +138,7 @@ fn of_unreadable(
             };
             let removed = carry_out(tx, &found, &Change { id: id.clone(), operation }, rules, now)?;
             if removed.is_ok() {
-                needs::forget(tx, id.as_str())?;
+                needs::forget(tx, id)?;
             }
             Ok(removed)
         }

@@ -1,6 +1,6 @@
 //! What has expired: reservations that were not settled in time, and jobs past their `expires_at`.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 
 use crate::job::transition::deadline;
 use crate::job::{Claim, Timestamp};
@@ -14,6 +14,7 @@ pub fn overdue(db: &Connection, limit: usize, now: Timestamp) -> Result<Overdue,
     let most = limit.saturating_add(1);
     let mut due = passed(db, LAPSED, most, now)?;
     due.extend(passed(db, EXPIRED, most, now)?);
+    due.extend(passed(db, ENDLESS, most, now)?);
     let overdue = Overdue::first(due, limit);
     let next_in_ms = match overdue.next_in_ms {
         Some(past) => Some(past),
@@ -23,7 +24,11 @@ pub fn overdue(db: &Connection, limit: usize, now: Timestamp) -> Result<Overdue,
 }
 
 pub const LAPSED: &str = "SELECT id, state, claim, reserved_until, expires_at FROM jobs INDEXED BY jobs_reserved_until \
-         WHERE state = 'reserved' AND reserved_until <= ?1 AND claim IS NOT NULL ORDER BY reserved_until LIMIT ?2";
+         WHERE state = 'reserved' AND reserved_until <= ?1 ORDER BY reserved_until LIMIT ?2";
+
+/// Reservations without an end, which another program wrote.
+pub const ENDLESS: &str = "SELECT id, state, claim, ?1, expires_at FROM jobs INDEXED BY jobs_reserved_until \
+         WHERE state = 'reserved' AND reserved_until IS NULL LIMIT ?2";
 
 pub const EXPIRED: &str = "SELECT id, state, claim, reserved_until, expires_at FROM jobs INDEXED BY jobs_expires_at \
          WHERE expires_at <= ?1 AND state IN ('ready', 'blocked') ORDER BY expires_at LIMIT ?2";
@@ -39,14 +44,17 @@ fn passed(
     let mut rows = passed.query([now.millis(), row::signed(limit)])?;
     let mut due = Vec::new();
     while let Some(found) = rows.next()? {
-        let claim = found.get::<_, Option<String>>(2)?.map(|claim| Claim::from_stored(&claim));
-        let state = row::state(found, 1)?;
-        let deadline = deadline(state, claim.as_ref(), row::time(found, 3)?, row::time(found, 4)?);
-        let Some((at, operation)) = deadline else { continue };
-        let id = readable(row::parsed(found, 0, "id"))?;
-        due.extend(id.map(|id| (at, Change { id, operation })));
+        due.extend(readable(change(found))?.flatten());
     }
     Ok(due)
+}
+
+/// Returns what a row calls for. A job whose claim is missing or cannot be read is made dead where the change meets it.
+fn change(found: &Row<'_>) -> Result<Option<(Timestamp, Change)>, Fault> {
+    let claim = Claim::from_stored(row::text(found, 2).ok().flatten().unwrap_or_default());
+    let deadline = deadline(row::state(found, 1)?, Some(&claim), row::time(found, 3)?, row::time(found, 4)?);
+    let Some((at, operation)) = deadline else { return Ok(None) };
+    Ok(Some((at, Change { id: row::parsed(found, 0, "id")?, operation })))
 }
 
 pub const NEXT_DEADLINE: &str = "SELECT min(reserved_until) FROM jobs INDEXED BY jobs_reserved_until \

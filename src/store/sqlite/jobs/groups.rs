@@ -17,7 +17,7 @@ use crate::store::sqlite::tx::Tx;
 pub const LAST: &str = "SELECT turn FROM jobs INDEXED BY jobs_turn \
      WHERE queue = ?1 AND group_name = ?2 AND turn < 4611686018427387904 ORDER BY turn DESC LIMIT 1";
 /// The first place that is taken.
-pub const FIRST: &str = "SELECT id FROM jobs INDEXED BY jobs_turn \
+pub const FIRST: &str = "SELECT rowid, id FROM jobs INDEXED BY jobs_turn \
      WHERE queue = ?1 AND group_name = ?2 AND turn IS NOT NULL ORDER BY turn LIMIT 1";
 
 fn last(db: &Connection, line: &Line) -> Result<Option<i64>, Fault> {
@@ -59,9 +59,10 @@ pub fn advance(
     let mut first = tx.prepare_cached(FIRST)?;
     let mut rows = first.query([queue.as_str(), group.as_str()])?;
     let Some(first) = rows.next()? else { return Ok(Vec::new()) };
-    let id: JobId = row::parsed(first, 0, "id")?;
-    let Some(found) = readable(row::meta_of(tx, &id))? else {
-        unreadable::bury_by_id(tx, &id, true, rules, now)?; // a dead job holds its group until it is removed
+    let (rowid, id) = (first.get(0)?, readable(row::parsed::<JobId>(first, 1, "id"))?);
+    let found = id.map(|id| readable(row::meta_of(tx, &id))).transpose()?.flatten();
+    let Some(found) = found else {
+        unreadable::bury(tx, rowid, true, rules, now)?; // a dead job holds its group until it is removed
         return Ok(Vec::new());
     };
     let Some(found) = found else { return Ok(Vec::new()) };

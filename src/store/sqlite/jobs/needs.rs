@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, Row, params};
 
+use crate::faults;
 use crate::job::semaphore::{Gauge, LINE, Waiter};
 use crate::job::{JobId, Meta, SemaphoreName, State, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
@@ -36,7 +37,7 @@ pub fn write(db: &Connection, meta: &Meta) -> Result<(), Fault> {
 
 /// Removes what the job needs.
 pub fn remove(db: &Connection, meta: &Meta) -> Result<(), Fault> {
-    if meta.semaphores.is_empty() {
+    if meta.semaphores.is_empty() || faults::bug("leak_semaphore") {
         return Ok(());
     }
     let mut remove = db.prepare_cached("DELETE FROM needs WHERE semaphore = ?1 AND job = ?2")?;
@@ -47,8 +48,8 @@ pub fn remove(db: &Connection, meta: &Meta) -> Result<(), Fault> {
 }
 
 /// Removes what the job needs, whatever that is. Rarely called: it walks the table.
-pub fn forget(db: &Connection, id: &str) -> Result<(), Fault> {
-    db.prepare_cached("DELETE FROM needs WHERE job = ?1")?.execute([id])?;
+pub fn forget(db: &Connection, id: &JobId) -> Result<(), Fault> {
+    db.prepare_cached("DELETE FROM needs WHERE job = ?1")?.execute([id.as_str()])?;
     Ok(())
 }
 

@@ -50,7 +50,11 @@ fn push_one(
     now: Timestamp,
 ) -> Result<Result<Pushed, StoreError>, Fault> {
     let holder = match hold {
-        Some(hold) => holder(tx, &job.meta.queue, hold, None, now)?,
+        Some(hold) => match holder(tx, &job.meta.queue, hold, None, now) {
+            // What another program wrote there concerns this job, not those beside it.
+            Err(fault @ Fault::Stored { .. }) => return Ok(Err(fault.into())),
+            holder => holder?,
+        },
         None => None,
     };
     let conflict = hold.as_ref().map(|hold| hold.conflict).unwrap_or_default();

@@ -8,6 +8,7 @@ use rusqlite::{Connection, Row, Statement, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::job::record::Failure;
 use crate::job::spec::Headers;
 use crate::job::{Binary, Content, Job, JobId, Meta, Payload, State, Timestamp};
 use crate::store::Weight as _;
@@ -278,12 +279,19 @@ pub fn found_jobs(
     Ok((jobs, spoiled))
 }
 
-/// Writes that a job which cannot be read is dead; with `leaves` it loses its place in the line of its group.
-pub fn set_dead(tx: &Tx<'_>, rowid: i64, dead: State, leaves: bool) -> Result<(), Fault> {
+/// Writes that a job which cannot be read is dead, and why, if that is known; with `leaves` it loses its place in the line of its group.
+pub fn set_dead(
+    tx: &Tx<'_>,
+    rowid: i64,
+    dead: State,
+    leaves: bool,
+    failures: Option<Vec<Failure>>,
+) -> Result<(), Fault> {
     tx.prepare_cached(
-        "UPDATE jobs SET state = ?2, due = NULL, turn = iif(?3, NULL, turn), rev = random() WHERE rowid = ?1",
+        "UPDATE jobs SET state = ?2, due = NULL, turn = iif(?3, NULL, turn), errors = coalesce(?4, errors), \
+         rev = random() WHERE rowid = ?1",
     )?
-    .execute(params![rowid, dead.write()?, leaves])?;
+    .execute(params![rowid, dead.write()?, leaves, failures.write()?])?;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 
 use rusqlite::{Connection, OptionalExtension as _};
 
+use crate::job::record::{FAILURES_KEPT, Failure};
 use crate::job::transition::delivery::{BLOCK, BURY};
 use crate::job::transition::{Edit, Next, Refusal, Salvaged};
 use crate::job::{Content, Job, JobId, Meta, Reach, Rules, State, Timestamp, batch, group};
@@ -64,7 +65,7 @@ pub fn mend(
     let Some(job) = mending.mended(&found.job, contents, now) else { return Ok(None) };
     // Written anew, since some columns are written only then.
     row::delete(tx, &found)?;
-    needs::forget(tx, id.as_str())?;
+    needs::forget(tx, id)?;
     row::insert_whole(tx, &job, now)?;
     let next = Next::Write { meta: Box::new(job.meta.clone()), payload: None, result: None, headers: None };
     let unblocked = groups::advance(tx, group::vacated(&found.job, &next), rules, now)?;
@@ -84,16 +85,21 @@ pub fn bury(tx: &Tx<'_>, rowid: i64, is_next: bool, rules: &Rules, now: Timestam
     )?;
     let mut rows = by_place.query([rowid])?;
     let Some(row) = rows.next()? else { return Ok(()) };
-    let (id, from): (String, State) = (row.get(0)?, state(row, 2)?);
+    let (id, from): (Option<JobId>, State) = (readable(parsed(row, 0, "id"))?, state(row, 2)?);
     let Some(bury) = BURY.iter().find(|bury| bury.from == from) else { return Ok(()) };
     let (queue, marked) = (readable(parsed(row, 1, "queue"))?, row.get(3)?);
     let leaves = from == BLOCK.to && row.get(4)? && !is_next;
     drop(rows);
-    tracing::error!(id, "a job that cannot be read is dead now");
-    let found = id.parse::<JobId>().ok().map(|id| readable(row::salvaged(tx, &id))).transpose()?;
+    tracing::error!(?id, rowid, "a job that cannot be read is dead now");
+    let found = id.as_ref().map(|id| readable(row::salvaged(tx, id))).transpose()?;
     let found: Option<Meta> = found.flatten().flatten().map(|found| found.job);
-    row::set_dead(tx, rowid, bury.to, leaves)?;
-    needs::forget(tx, &id)?;
+    id.iter().try_for_each(|id| needs::forget(tx, id))?;
+    let failures = found.as_ref().and_then(|meta| {
+        let failure = Failure::lacking(meta.lacking()?, meta.state.as_str(), meta.attempts, now);
+        let kept = meta.errors.len().saturating_sub(FAILURES_KEPT - 1);
+        Some([&meta.errors[kept..], &[failure]].concat())
+    });
+    row::set_dead(tx, rowid, bury.to, leaves, failures)?;
     if let Some(queue) = queue {
         tx.leaves(&queue, bury.from, marked);
         tx.enters(&queue, bury.to, false);
