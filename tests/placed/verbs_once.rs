@@ -137,8 +137,13 @@ async fn waiting_operation(p: &Prep<'_>) -> String {
     begun["id"].as_str().unwrap().to_owned()
 }
 
-fn is_cancelled(operation: &Document) -> bool {
-    operation.get_str("body").is_ok_and(|body| body.contains("\"cancelled\""))
+/// Whether an operation was cancelled. It may have ended before: there was room once a worker had finished the job in the queue.
+fn is_cancelled(operation: &Document) -> Done {
+    let has = |state: &str| operation.get_str("body").is_ok_and(|body| body.contains(state));
+    match has("\"state\":\"done\"") {
+        true => Done::Unclear,
+        false => has("\"state\":\"cancelled\"").into(),
+    }
 }
 
 pub async fn operation_cancel(p: &Prep<'_>) -> Case {
@@ -147,7 +152,7 @@ pub async fn operation_cancel(p: &Prep<'_>) -> Case {
     let of = id.clone();
     let case = Case::of(call.clone(), move |found| {
         let found = found.all("operations").iter().find(|one| one.get_str("_id").is_ok_and(|id| id == of));
-        found.is_none_or(is_cancelled).into()
+        found.map_or(Done::Yes, is_cancelled)
     });
     case.about(&[id]).repeats().with(|case| case.cleanup.push(call))
 }

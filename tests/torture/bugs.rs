@@ -33,6 +33,7 @@ pub const BUGS: &[Bug] = &[
     bug("ignore_token", 1, &[Rule::StaleToken]),
     bug("lose_on_move", 3, &[Rule::Lost]),
     bug("widen_semaphore", 1, &[Rule::Capacity]),
+    bug("leak_semaphore", 1, &[Rule::NotDrained]),
     bug("commit_nothing", 10, &[Rule::DeliveredAfterEnd, Rule::Partial]),
     bug("call_back_early", 2, &[Rule::Callback]),
     bug("never_call_back", 2, &[Rule::Callback]),

@@ -16,6 +16,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
 
 use self::change::{Remove, Save, capacity};
+use crate::faults;
 use crate::job::semaphore::{Admission, Gauge, LINE, Waiter, others, waiting_states};
 use crate::job::transition::delivery::UNBLOCK;
 use crate::job::{Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
@@ -192,6 +193,8 @@ impl Reader<'_, '_> {
     /// Returns the semaphore as it is now. Its line is read only where it decides: not where there is no room, nor where that is ample.
     async fn gauge(&mut self, name: &SemaphoreName, capacity: u64, ample: u64) -> Result<Gauge, TxError> {
         let held = self.count(name, State::Reserved, None).await?;
+        // A job holds it by being reserved: what a test leaks is one more that nothing gives back.
+        let held = held + u64::from(faults::bug("leak_semaphore"));
         let mut gauge = Gauge { capacity, held, line: Vec::new() };
         if (1..ample).contains(&gauge.room()) {
             gauge.line = self.line(name).await?;
