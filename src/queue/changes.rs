@@ -89,6 +89,7 @@ mod tests {
             unblocked: Vec::new(),
             released: vec![released.clone()],
             repeated: false,
+            perhaps_earlier: false,
             at: Timestamp::default(),
         };
         let noted = || Noted { id: "j".parse().unwrap(), verb: Verb::Cancel };

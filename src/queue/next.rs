@@ -56,7 +56,10 @@ fn ending(settle: &Settle) -> Option<Verb> {
 
 /// Whether an element of the call may have taken effect by an earlier call.
 fn may_be_repeated(settled: &Result<Settled>) -> bool {
-    matches!(settled, Ok(Settled { repeated: true, .. }) | Err(Error::ReservationLost { .. }))
+    match settled {
+        Ok(settled) => settled.repeated || settled.perhaps_earlier,
+        Err(error) => matches!(error, Error::ReservationLost { .. }),
+    }
 }
 
 /// What is settled together, and what may be taken with it.
@@ -178,7 +181,7 @@ impl Queues {
         };
         faults::point("next.settled").await;
         // Where a settle failed after all, what was taken with it is given back.
-        let has_ended = |settled: &Result<Settled>| settled.as_ref().is_ok_and(|settled| !settled.repeated);
+        let has_ended = |settled: &Result<Settled>| settled.is_ok() && !may_be_repeated(settled);
         if let Some(taken) = taken.filter(|taken| !taken.won.is_empty() && settled.iter().all(has_ended)) {
             let jobs = taken.hand_over();
             self.count_deliveries(&jobs);
@@ -249,7 +252,8 @@ impl Queues {
     async fn settle_beside(&self, settles: Vec<Settle>, ask: &ReserveAsk, claim: &Claim) -> SettledAndTaken {
         let (settled, taken) = tokio::join!(self.settle_with(settles, None), self.claim_beside(ask, claim));
         let is_done = |settled: &Result<Settled>| {
-            matches!(settled, Ok(Settled { outcome: Outcome::Done, repeated: false, .. }))
+            let is_done = |settled: &Settled| settled.outcome == Outcome::Done;
+            settled.as_ref().is_ok_and(is_done) && !may_be_repeated(settled)
         };
         let taken = taken.ok().filter(|_| settled.0.iter().all(is_done));
         (settled.0, taken)
@@ -375,6 +379,7 @@ impl Queues {
                 (Outcome::Returned { queue, run_at, blocked: state == Visible::Blocked }, at)
             }
         };
-        Ok(Settled { id, outcome, from: None, has_gone, pushed: Vec::new(), at, repeated: true })
+        let (pushed, repeated, perhaps_earlier) = (Vec::new(), true, false);
+        Ok(Settled { id, outcome, from: None, has_gone, pushed, at, repeated, perhaps_earlier })
     }
 }

@@ -83,6 +83,8 @@ pub struct Settled {
     pub at: Timestamp,
     /// Whether it had happened before: this is the response to the first call.
     pub repeated: bool,
+    /// Whether an earlier call with the same token may have done it: which of the two did, is not known.
+    pub perhaps_earlier: bool,
 }
 
 impl Settled {
@@ -93,7 +95,8 @@ impl Settled {
 
     /// Returns the response to the repeat of a call that was recalled.
     fn again(id: &JobId, (outcome, at): (Outcome, Timestamp)) -> Self {
-        Self { id: id.clone(), outcome, from: None, has_gone: false, pushed: Vec::new(), at, repeated: true }
+        let (id, pushed, repeated, perhaps_earlier) = (id.clone(), Vec::new(), true, false);
+        Self { id, outcome, from: None, has_gone: false, pushed, at, repeated, perhaps_earlier }
     }
 }
 
@@ -371,8 +374,9 @@ impl Queues {
             self.note(verb, &applied, now, notes);
             self.note_pushed(&Beside::of(change.operation.pushes()), &applied.pushed, notes);
         }
-        let Applied { outcome, queue, pushed, at, repeated, .. } = applied;
-        Ok(Settled { id, outcome, from: Some(queue), has_gone: false, pushed, at, repeated })
+        let Applied { outcome, queue, pushed, at, repeated, perhaps_earlier, .. } = applied;
+        let from = Some(queue);
+        Ok(Settled { id, outcome, from, has_gone: false, pushed, at, repeated, perhaps_earlier })
     }
 
     /// Counts what happened, and wakes waiters for what came back.

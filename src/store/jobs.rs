@@ -81,6 +81,9 @@ pub struct Applied {
     pub released: Vec<SemaphoreName>,
     /// Whether this is the receipt of an earlier call with the same token, and nothing was changed now.
     pub repeated: bool,
+    /// Whether an earlier call with the same token may have done it: the reply to this one's command was lost, and what was found
+    /// proves that one of the two did.
+    pub perhaps_earlier: bool,
     /// When it happened: what was due then was reported as `ready`, and a repeat gets the same.
     pub at: Timestamp,
 }
@@ -97,6 +100,7 @@ impl Applied {
             unblocked: Vec::new(),
             released: Vec::new(),
             repeated: false,
+            perhaps_earlier: false,
             at,
         }
     }

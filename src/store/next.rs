@@ -64,7 +64,7 @@ impl TakeAsk {
             .iter()
             .map(|applied| applied.as_ref().ok())
             .collect::<Option<_>>()?;
-        if applied.iter().any(|applied| applied.repeated) {
+        if applied.iter().any(|applied| applied.repeated || applied.perhaps_earlier) {
             return None;
         }
         let ended = |(applied, mark): (&&Applied, &Option<Mark>)| {

@@ -7,6 +7,18 @@ impl From<Receipt> for Applied {
     fn from(Receipt { outcome, queue, started_at, pushed, at, .. }: Receipt) -> Self {
         // The callback of a batch, the next job of a group and semaphores were reported by the first call.
         let (callback, unblocked, released) = (None, Vec::new(), Vec::new());
-        Self { outcome, queue, started_at, pushed, callback, unblocked, released, repeated: true, at }
+        let (repeated, perhaps_earlier) = (true, false);
+        Self {
+            outcome,
+            queue,
+            started_at,
+            pushed,
+            callback,
+            unblocked,
+            released,
+            repeated,
+            perhaps_earlier,
+            at,
+        }
     }
 }

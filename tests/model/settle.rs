@@ -135,6 +135,7 @@ impl Model {
                 unblocked: Vec::new(),
                 released: Vec::new(),
                 repeated: true,
+                perhaps_earlier: false,
                 at: Timestamp::default(),
             })
         };

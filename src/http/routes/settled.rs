@@ -180,7 +180,7 @@ struct Fields {
 
 impl Fields {
     fn of(settled: Settled) -> Self {
-        let Settled { id, outcome, from: _, has_gone, pushed, at, repeated } = settled;
+        let Settled { id, outcome, from: _, has_gone, pushed, at, repeated, perhaps_earlier: _ } = settled;
         let pushed = (!pushed.is_empty()).then_some(pushed);
         let fields = Self { id: Some(id), pushed, repeated: repeated.then_some(true), ..Self::default() };
         match outcome {
@@ -217,8 +217,8 @@ mod tests {
             let run_at = Timestamp::from_millis(run_at);
             let outcome = Outcome::Returned { queue: "q".parse().unwrap(), run_at, blocked };
             let (id, at) = ("a".parse().unwrap(), Timestamp::from_millis(1000));
-            let settled =
-                Settled { id, outcome, from: None, has_gone: false, pushed: Vec::new(), at, repeated: false };
+            let (from, has_gone, pushed, repeated, perhaps_earlier) = (None, false, Vec::new(), false, false);
+            let settled = Settled { id, outcome, from, has_gone, pushed, at, repeated, perhaps_earlier };
             serde_json::to_value(SettledView::from(settled)).unwrap()["state"].clone()
         };
         assert_eq!((state(1000, false), state(1001, false)), ("ready".into(), "scheduled".into()));

@@ -136,6 +136,7 @@ impl Plan {
             unblocked: Vec::new(),
             released: semaphore::released(&self.meta, &self.step.next),
             repeated: false,
+            perhaps_earlier: false,
             at: self.at,
         }
     }

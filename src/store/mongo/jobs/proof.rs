@@ -28,8 +28,14 @@ fn is_internal(verb: Verb) -> bool {
 }
 
 impl Proof {
+    /// It was carried out: this plan.
     fn done(plan: &Plan) -> Self {
         Self::Done(plan.applied(Vec::new(), None))
+    }
+
+    /// It was carried out: this plan, or that of an earlier call with the same token.
+    fn done_by_one(plan: &Plan) -> Self {
+        Self::Done(Applied { perhaps_earlier: true, ..plan.applied(Vec::new(), None) })
     }
 }
 
@@ -47,7 +53,8 @@ pub async fn of(mongo: &Mongo, plan: &Plan, operation: &Operation, found: Option
     let proof = match (found, &receipt, plan.receipt) {
         // A duplicate of the same call may have written it, and have pushed other jobs: what it says counts.
         (_, Some(receipt), Some(verb)) if receipt.verb == verb && verb != Verb::Cancel => {
-            return Ok(Proof::Done(Applied { repeated: false, ..receipt.clone().into() }));
+            let applied = receipt.clone().into();
+            return Ok(Proof::Done(Applied { repeated: false, perhaps_earlier: true, ..applied }));
         }
         (_, _, Some(Verb::Commit | Verb::Move)) => Proof::Nothing,
         (Some(meta), ..) if !deletes && plan.wrote(meta.rev) => {
@@ -55,7 +62,7 @@ pub async fn of(mongo: &Mongo, plan: &Plan, operation: &Operation, found: Option
             mongo.note_ready(plan.position());
             Proof::done(plan)
         }
-        (None, Some(receipt), None) if deletes && receipt.verb != Verb::Cancel => Proof::done(plan),
+        (None, Some(receipt), None) if deletes && receipt.verb != Verb::Cancel => Proof::done_by_one(plan),
         // A forced cancel, this one or another.
         (None, _, Some(Verb::Cancel)) if plan.is_lost => Proof::Unknown,
         (None, None, _) if deletes => by_absence(mongo, plan, operation).await?,
@@ -79,7 +86,7 @@ async fn by_absence(mongo: &Mongo, plan: &Plan, operation: &Operation) -> Result
         // No client waits for these, and the counters of the queue are unsure.
         Verb::Expire | Verb::Lapse | Verb::Abandon if plan.is_lost => return Ok(Proof::Nothing),
         _ if operation.claim().is_none() || faults::bug("absence_proves") => {
-            return Ok(Proof::done(plan));
+            return Ok(Proof::done_by_one(plan));
         }
         _ => {}
     }
@@ -87,5 +94,5 @@ async fn by_absence(mongo: &Mongo, plan: &Plan, operation: &Operation) -> Result
     // still, and the store's may have been set forward since it was read.
     mongo.hello().await?;
     let latest = mongo.moment()?.at_most;
-    Ok(if plan.meta.may_be_overdue(latest) { Proof::Unknown } else { Proof::done(plan) })
+    Ok(if plan.meta.may_be_overdue(latest) { Proof::Unknown } else { Proof::done_by_one(plan) })
 }

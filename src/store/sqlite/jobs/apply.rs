@@ -114,6 +114,7 @@ fn end_delivered(
             unblocked: Vec::new(),
             released: Vec::new(),
             repeated: false,
+            perhaps_earlier: false,
             at: now,
         })
     });
@@ -206,6 +207,7 @@ fn carry_out(
         unblocked,
         released: semaphore::released(meta, &done.next),
         repeated: false,
+        perhaps_earlier: false,
         at: now,
     };
     if operation.leaves_receipt(meta, &applied.outcome)
@@ -270,7 +272,18 @@ fn kept(
     let (queue, started_at) = (meta.queue.clone(), meta.started_at);
     let (pushed, callback) = (Vec::new(), None);
     let (unblocked, released) = (Vec::new(), Vec::new());
-    let kept =
-        Applied { outcome, queue, started_at, pushed, callback, unblocked, released, repeated: true, at };
+    let (repeated, perhaps_earlier) = (true, false);
+    let kept = Applied {
+        outcome,
+        queue,
+        started_at,
+        pushed,
+        callback,
+        unblocked,
+        released,
+        repeated,
+        perhaps_earlier,
+        at,
+    };
     Ok(earlier.map_or(kept, Applied::from))
 }
