@@ -22,6 +22,7 @@ use crate::faults;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
 use crate::job::{Claim, Ended, Job, JobId, Mark, QueueName, QueuePattern, Reach, Timestamp, Visible};
+use crate::store::hold;
 use crate::store::{Applied, Change, Denied, StoreError, TakeAsk, Taken};
 
 /// A request for the next jobs, with a settle.
@@ -180,45 +181,60 @@ impl Queues {
             None => self.settle_with(settles, self.taking(&next, &marks)).await,
         };
         faults::point("next.settled").await;
-        // Where a settle failed after all, what was taken with it is given back.
-        let has_ended = |settled: &Result<Settled>| settled.is_ok() && !may_be_repeated(settled);
+        if !settled.iter().any(may_be_repeated) {
+            return self.taken_or_more(settled, taken, &marks, next).await;
+        }
+        let doubtful = settled.iter().zip(&marks).filter(|(settled, _)| may_be_repeated(settled));
+        let doubtful: Vec<&Mark> = doubtful.filter_map(|(_, mark)| mark.as_ref()).collect();
+        // This call's own are on their way: they are no proof, and are given back if there are others.
+        let own: Vec<Claim> =
+            taken.iter().flat_map(|taken| &taken.won).filter_map(|job| job.meta.claim.clone()).collect();
+        match self.taken_before(&doubtful, &own, &next).await {
+            Ok((jobs, _)) if jobs.is_empty() => {}
+            Ok((jobs, _turn)) => {
+                self.prove(&mut settled, &claims, &marks, &jobs).await;
+                // Its response is that the reservation is lost. The jobs stay as they are: the first call, or another repeat, may have
+                // handed them to its client.
+                if matches!(&*settled, [Err(Error::ReservationLost { .. })]) {
+                    return Ok((settled, Next::default()));
+                }
+                let next = match self.hand_out_again(jobs, &next).await {
+                    Ok(jobs) => Next { jobs, problem: None },
+                    Err(error) => Next { jobs: Vec::new(), problem: Some(error) },
+                };
+                return Ok((settled, next));
+            }
+            // None of it is refused, and most likely it is this call that did it: most calls have no repeat.
+            Err(_)
+                if settled.iter().all(Result::is_ok) && !settled.iter().flatten().any(|one| one.repeated) => {
+            }
+            Err(error) => {
+                // What was not found by the store alone may have happened.
+                let lost = settled.iter_mut().filter(|settled| settled.is_err());
+                lost.filter(|settled| may_be_repeated(settled))
+                    .for_each(|settled| *settled = Err(error.clone()));
+                return Ok((settled, Next { jobs: Vec::new(), problem: Some(error) }));
+            }
+        }
+        self.taken_or_more(settled, taken, &marks, next).await
+    }
+
+    /// Hands over what was taken with settles that took effect by this call, or takes jobs now. Where a settle failed after all, what was
+    /// taken with it is given back.
+    async fn taken_or_more(
+        &self,
+        settled: Vec<Result<Settled>>,
+        taken: Option<Delivery>,
+        marks: &[Option<Mark>],
+        next: NextAsk,
+    ) -> Result<(Vec<Result<Settled>>, Next)> {
+        let has_ended = |settled: &Result<Settled>| settled.as_ref().is_ok_and(|settled| !settled.repeated);
         if let Some(taken) = taken.filter(|taken| !taken.won.is_empty() && settled.iter().all(has_ended)) {
             let jobs = taken.hand_over();
             self.count_deliveries(&jobs);
             return Ok((settled, Next { jobs, problem: None }));
         }
-        let doubtful: Vec<&Mark> = settled
-            .iter()
-            .zip(&marks)
-            .filter(|(settled, _)| may_be_repeated(settled))
-            .filter_map(|(_, mark)| mark.as_ref())
-            .collect();
-        if !doubtful.is_empty() {
-            match self.taken_before(&doubtful, &next).await {
-                Ok((jobs, _)) if jobs.is_empty() => {}
-                Ok((jobs, _turn)) => {
-                    self.prove(&mut settled, &claims, &marks, &jobs).await;
-                    // Its response is that the reservation is lost. The jobs stay as they are: the first call, or another repeat, may have
-                    // handed them to its client.
-                    if matches!(&*settled, [Err(Error::ReservationLost { .. })]) {
-                        return Ok((settled, Next::default()));
-                    }
-                    let next = match self.hand_out_again(jobs, &next).await {
-                        Ok(jobs) => Next { jobs, problem: None },
-                        Err(error) => Next { jobs: Vec::new(), problem: Some(error) },
-                    };
-                    return Ok((settled, next));
-                }
-                Err(error) => {
-                    // What was not found by the store alone may have happened.
-                    let lost = settled.iter_mut().filter(|settled| settled.is_err());
-                    lost.filter(|settled| may_be_repeated(settled))
-                        .for_each(|settled| *settled = Err(error.clone()));
-                    return Ok((settled, Next { jobs: Vec::new(), problem: Some(error) }));
-                }
-            }
-        }
-        let next = self.take_next(&settled, &marks, next).await;
+        let next = self.take_next(&settled, marks, next).await;
         Ok((settled, next))
     }
 
@@ -248,12 +264,13 @@ impl Queues {
         Some((ask, mark.claim_beside(until)))
     }
 
-    /// Settles, and meanwhile claims once, without waiting. What is claimed is given back unless the job is done then.
+    /// Settles, and meanwhile claims once, without waiting. What is claimed is given back where the job is not done then; whether it is
+    /// where that is in doubt, is the caller's business.
     async fn settle_beside(&self, settles: Vec<Settle>, ask: &ReserveAsk, claim: &Claim) -> SettledAndTaken {
         let (settled, taken) = tokio::join!(self.settle_with(settles, None), self.claim_beside(ask, claim));
         let is_done = |settled: &Result<Settled>| {
             let is_done = |settled: &Settled| settled.outcome == Outcome::Done;
-            settled.as_ref().is_ok_and(is_done) && !may_be_repeated(settled)
+            settled.as_ref().is_ok_and(is_done) || may_be_repeated(settled)
         };
         let taken = taken.ok().filter(|_| settled.0.iter().all(is_done));
         (settled.0, taken)
@@ -283,9 +300,15 @@ impl Queues {
         }
     }
 
-    /// Returns what earlier calls of these settles have taken and what is still held, and the turn for it: any number of repeats may come at
+    /// Returns what other calls of these settles have taken and what is still held, and the turn for it: any number of repeats may come at
     /// once.
-    async fn taken_before(&self, marks: &[&Mark], next: &NextAsk) -> Result<(Vec<Job>, SemaphorePermit<'_>)> {
+    async fn taken_before(
+        &self,
+        marks: &[&Mark],
+        own: &[Claim],
+        next: &NextAsk,
+    ) -> Result<(Vec<Job>, SemaphorePermit<'_>)> {
+        hold::release(); // what came with the request has had its effect
         let turn = tokio::time::timeout(TURN_WAIT, self.0.repeats.acquire()).await;
         let turn = turn.map_err(|_| Error::Overloaded)?.map_err(|_| Error::Overloaded)?;
         if !next.ask.room.is_left() {
@@ -293,7 +316,8 @@ impl Queues {
         }
         let marks: Vec<Mark> = marks.iter().map(|mark| (*mark).clone()).collect();
         let mut jobs = self.0.store.marked(&marks).await?;
-        jobs.retain(|job| next.within.has(&job.meta.queue));
+        let is_own = |job: &Job| job.meta.claim.as_ref().is_some_and(|claim| own.contains(claim));
+        jobs.retain(|job| next.within.has(&job.meta.queue) && !is_own(job));
         faults::point("next.found").await;
         Ok((jobs, turn))
     }

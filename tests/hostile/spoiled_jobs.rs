@@ -351,7 +351,12 @@ pub async fn what_a_state_needs_is_missed(place: &Place) {
 pub async fn a_spoiled_job_keeps_none_before_it_from_ending(place: &Place) {
     let server = Server::start(&place.url).await;
     let jobs = database(place).await.collection::<Document>("jobs");
-    let wrong = [doc! { "rev": "x" }, doc! { "priority": "x" }, doc! { "run_at": 5 }, doc! { "rev": 1.5 }];
+    let wrong = [
+        doc! { "rev": "x" },
+        doc! { "priority": "x" },
+        doc! { "rev": [5] },
+        doc! { "waits_for": "s", "run_at": 5 },
+    ];
     for (n, wrong) in wrong.into_iter().enumerate() {
         let of = |payload: u32| json!({"payload": payload, "group": format!("g{n}")});
         server.push("line", of(1)).await;

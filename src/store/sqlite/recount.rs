@@ -15,7 +15,7 @@ use crate::store::sqlite::tx::Tx;
 /// Ready, marked, reserved, blocked, done and dead jobs, by the bytes of the queue's name.
 type Counts = HashMap<Vec<u8>, [i64; 6]>;
 
-/// Both are read from indexes alone, in their order: a large file is compared in a few seconds, and in little memory.
+/// Both are read from indexes alone, in their order, and in little memory.
 pub const BY_STATE: &str = "SELECT queue, sum(state = 'ready'), 0, sum(state = 'reserved'), sum(state = 'blocked'), \
      sum(state = 'done'), sum(state = 'dead') FROM jobs INDEXED BY jobs_browse GROUP BY queue";
 pub const MARKED: &str = "SELECT queue, 0, count(*), 0, 0, 0, 0 FROM jobs INDEXED BY jobs_due WHERE due IS NOT NULL \
@@ -28,15 +28,28 @@ const HOLD_NOTHING: &str = "SELECT EXISTS (SELECT 1 FROM semaphores s \
      CROSS JOIN needs n INDEXED BY needs_state ON n.semaphore = s.name AND n.state = 'reserved' \
      LEFT JOIN jobs j ON j.id = n.job WHERE j.state IS NOT 'reserved')";
 
-const REBUILD_NEEDS: &str = "DELETE FROM needs;
-     INSERT OR IGNORE INTO needs (semaphore, job, queue, state, priority, run_at, waits, waiting_since)
-     SELECT each.value, jobs.id, jobs.queue, jobs.state, jobs.priority, jobs.run_at,
-            coalesce(jobs.waits_for = each.value, 0), jobs.waiting_since
-     FROM jobs, json_each(CASE WHEN json_valid(jobs.semaphores) THEN jobs.semaphores ELSE '[]' END) each
-     WHERE jobs.semaphores IS NOT NULL AND jobs.state IN ('ready', 'blocked', 'reserved') AND each.type = 'text';";
+/// Takes away rows of `needs` that disagree with their jobs, or have none.
+const DROP_NEEDS: &str =
+    "DELETE FROM needs WHERE state IS NOT (SELECT state FROM jobs WHERE jobs.id = needs.job)";
 
-/// Compares, and writes anew what differs from the jobs. Returns by how many jobs the counts were off. Where the file is too damaged for
-/// that, it stays as it is: what can be read is served.
+/// Adds those that are missing, of the jobs in a range of rows. Names that are none are left out: others are found by them.
+const MISSING_NEEDS: &str = "INSERT OR IGNORE INTO needs (semaphore, job, queue, state, priority, run_at, waits, waiting_since) \
+     SELECT each.value, jobs.id, jobs.queue, jobs.state, jobs.priority, jobs.run_at, \
+            coalesce(jobs.waits_for = each.value, 0), jobs.waiting_since \
+     FROM jobs, json_each(CASE WHEN json_valid(jobs.semaphores) THEN jobs.semaphores ELSE '[]' END) each \
+     WHERE jobs.rowid > ?1 AND jobs.rowid <= ?2 AND jobs.semaphores IS NOT NULL \
+       AND jobs.state IN ('ready', 'blocked', 'reserved') AND each.type = 'text' \
+       AND each.value NOT GLOB '*[^A-Za-z0-9._:-]*' AND jobs.queue NOT GLOB '*[^A-Za-z0-9._:-]*' \
+       AND jobs.id NOT GLOB '*[^A-Za-z0-9_-]*'";
+
+/// The end of a range of so many rows.
+const RANGE_END: &str =
+    "SELECT max(rowid) FROM (SELECT rowid FROM jobs WHERE rowid > ?1 ORDER BY rowid LIMIT ?2)";
+/// How many rows of jobs one transaction reads: others wait for the writer, too.
+const RANGE: i64 = 10_000;
+
+/// Compares, and writes anew what differs from the jobs. Returns by how many jobs the counts were off. The counts come last: where it
+/// ends before, the next start begins again.
 pub async fn check(store: &SqliteStore) -> Stored<u64> {
     if faults::bug("trust_counts") {
         return Ok(0); // a test looks at what a crash has left
@@ -45,9 +58,21 @@ pub async fn check(store: &SqliteStore) -> Stored<u64> {
         return Ok(0);
     }
     tracing::warn!("the counts were not those of the jobs, which another program has changed: counting anew");
-    let corrected = store.writer.run(|tx, _| recount(tx)).await?;
-    store.writer.run(|tx, _| Ok(tx.execute_batch(REBUILD_NEEDS)?)).await?;
-    Ok(corrected)
+    store.writer.run(|tx, _| Ok(tx.execute(DROP_NEEDS, [])?)).await?;
+    let mut behind = Some(i64::MIN);
+    while let Some(from) = behind {
+        behind = store.writer.run(move |tx, _| add_missing(tx, from)).await?;
+    }
+    store.writer.run(|tx, _| recount(tx)).await
+}
+
+/// Adds the rows of `needs` that are missing behind this row of `jobs`. Returns where to go on.
+fn add_missing(tx: &Tx<'_>, from: i64) -> Result<Option<i64>, Fault> {
+    let end: Option<i64> = tx.prepare_cached(RANGE_END)?.query_row([from, RANGE], |row| row.get(0))?;
+    if let Some(end) = end {
+        tx.prepare_cached(MISSING_NEEDS)?.execute([from, end])?;
+    }
+    Ok(end)
 }
 
 fn differs(db: &Connection) -> Result<bool, Fault> {

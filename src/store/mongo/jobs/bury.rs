@@ -149,7 +149,7 @@ pub async fn advance(
 /// How often a mend is tried where jobs behind it in its line cannot be read either.
 const MEND_ATTEMPTS: usize = 5;
 /// How many jobs of a line are looked at once one of them cannot be read.
-const LOOKED_AT: i64 = 20;
+const LOOKED_AT: i64 = 5;
 
 /// Makes the first jobs of these lines dead, from these on, up to the first one that can be read by now.
 async fn bury_first(mongo: &Mongo, spoiled: &[Stored], rules: &Rules) -> Result<()> {
@@ -163,6 +163,12 @@ async fn bury_first(mongo: &Mongo, spoiled: &[Stored], rules: &Rules) -> Result<
         let found: Vec<Stored> = find.try_collect().await.map_err(fault)?;
         let unreadable: Vec<&Stored> =
             found.iter().take_while(|document| to_meta(document).is_err()).collect();
+        for document in &unreadable {
+            // Whatever it waits for, and whatever its state is: it stands behind others, which must not wait for it.
+            let leaves = rawdoc! { "q": document.as_read()?, "u": { "$unset": { "turn": "" } } };
+            let database = mongo.connection.database().await?;
+            write_raw(database, rawdoc! { "update": JOBS, "updates": [leaves] }).await?;
+        }
         if !unreadable.is_empty() {
             bury(mongo, &unreadable, rules).await?;
         }

@@ -22,6 +22,8 @@ use crate::store::{
 /// Up to so many scheduled jobs of a queue are counted for its own figures. Where there are more, those that have come due
 /// since are counted instead: few, but among those of all queues.
 const SCHEDULED_COUNTED: u64 = 50_000;
+/// When the counts are compared again where that has failed.
+const COMPARED_AGAIN: Duration = Duration::from_secs(600);
 /// How many priorities of a queue are looked at.
 pub const PRIORITIES_LOOKED_AT: usize = 32;
 
@@ -80,19 +82,20 @@ impl Figures for SqliteStore {
         Ok(StoreSize { data, indexes: None, log: self.readers.as_ref().and_then(Readers::log_bytes) })
     }
 
-    /// The transaction of every change counts: there is nothing to compare.
+    /// The transaction of every change counts: only what another program may have done is compared, once after a start.
     async fn reconcile(&self) -> Result<Reconciled> {
-        let mut corrected = 0;
-        if !self.is_compared.swap(true, Ordering::Relaxed) {
-            corrected = recount::check(self).await.unwrap_or_else(|error| {
-                tracing::warn!(
-                    error = chain(&error),
-                    "the counts cannot be compared with the jobs, and stay as they are"
-                );
-                0
-            });
+        let done = |corrected| Reconciled { corrected, again_in: Duration::MAX, is_settled: true };
+        if self.is_compared.swap(true, Ordering::Relaxed) {
+            return Ok(done(0));
         }
-        Ok(Reconciled { corrected, again_in: Duration::MAX, is_settled: true })
+        Ok(recount::check(self).await.map(done).unwrap_or_else(|error| {
+            tracing::warn!(
+                error = chain(&error),
+                "the counts cannot be compared with the jobs, and stay as they are"
+            );
+            self.is_compared.store(false, Ordering::Relaxed);
+            Reconciled { again_in: COMPARED_AGAIN, ..done(0) }
+        }))
     }
 
     fn pool(&self) -> Option<Pool> {

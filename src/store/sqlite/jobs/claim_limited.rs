@@ -32,7 +32,7 @@ fn reserved(tx: &Tx<'_>, queue: &QueueName) -> Result<u64, Fault> {
     tx.flush()?;
     let mut reserved = tx.prepare_cached("SELECT reserved FROM counters WHERE queue = ?1")?;
     let reserved: Option<i64> = reserved.query_row([queue.as_str()], |row| row.get(0)).optional()?;
-    Ok(reserved.unwrap_or(0).unsigned_abs())
+    Ok(reserved.unwrap_or(0).max(0).unsigned_abs())
 }
 
 /// Returns what the queue has delivered lately, where it has a rate.

@@ -6,10 +6,10 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::job::group::{Line, Vacated};
 use crate::job::transition::delivery::{self, UNBLOCK};
 use crate::job::transition::{Next, Step};
-use crate::job::{Job, JobId, QueueName, Rules, Timestamp};
+use crate::job::{GroupName, Job, JobId, Meta, QueueName, Rules, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim::not_as_listed;
-use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::jobs::row::{self, Found};
 use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
 
@@ -56,16 +56,7 @@ pub fn advance(
     let Some(Vacated { line: Line { queue, group }, was_first: true, .. }) = vacated else {
         return Ok(Vec::new());
     };
-    let mut first = tx.prepare_cached(FIRST)?;
-    let mut rows = first.query([queue.as_str(), group.as_str()])?;
-    let Some(first) = rows.next()? else { return Ok(Vec::new()) };
-    let (rowid, id) = (first.get(0)?, readable(row::parsed::<JobId>(first, 1, "id"))?);
-    let found = id.map(|id| readable(row::meta_of(tx, &id))).transpose()?.flatten();
-    let Some(found) = found else {
-        unreadable::bury(tx, rowid, true, rules, now)?; // a dead job holds its group until it is removed
-        return Ok(Vec::new());
-    };
-    let Some(found) = found else { return Ok(Vec::new()) };
+    let Some(found) = first(tx, &queue, &group, rules, now)? else { return Ok(Vec::new()) };
     if found.job.state != UNBLOCK.from {
         return Ok(Vec::new()); // it joined the line in this very step, alone
     }
@@ -73,4 +64,32 @@ pub fn advance(
     delivery::unblock(&mut ready, now).map_err(not_as_listed)?;
     row::update(tx, &found, &ready, row::Contents::default(), now)?;
     Ok(vec![(queue, ready.run_at)])
+}
+
+/// Returns the first job of a line, if it can be read: dead, it holds its group until it is removed. One whose id is none cannot be
+/// removed, and leaves its place.
+fn first(
+    tx: &Tx<'_>,
+    queue: &QueueName,
+    group: &GroupName,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Option<Found<Meta>>, Fault> {
+    let mut first = tx.prepare_cached(FIRST)?;
+    loop {
+        let mut rows = first.query([queue.as_str(), group.as_str()])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let (rowid, id) = (row.get(0)?, readable(row::parsed::<JobId>(row, 1, "id"))?);
+        drop(rows);
+        if let Some(id) = &id
+            && let Some(found) = readable(row::meta_of(tx, id))?
+        {
+            return Ok(found);
+        }
+        unreadable::bury(tx, rowid, id.is_some(), rules, now)?;
+        if id.is_some() {
+            return Ok(None);
+        }
+        tx.prepare_cached("UPDATE jobs SET turn = NULL WHERE rowid = ?1")?.execute([rowid])?;
+    }
 }

@@ -146,7 +146,7 @@ pub fn room(tx: &Tx<'_>, queue: &QueueName, leaving: u64, rules: &Rules) -> Resu
         tx.prepare_cached("SELECT ready + reserved + blocked FROM counters WHERE queue = ?1")?;
     let mut rows = unfinished.query([queue.as_str()])?;
     let unfinished: i64 = rows.next()?.map_or(Ok(0), |row| row.get(0))?;
-    Ok(Some(Room::of(max_jobs, unfinished.unsigned_abs(), leaving)))
+    Ok(Some(Room::of(max_jobs, unfinished.max(0).unsigned_abs(), leaving)))
 }
 
 /// Returns the job that took this key last, if the key is known. What becomes of `committed` has happened before.
