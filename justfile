@@ -69,7 +69,7 @@ model steps="20000":
 attack *args:
     bench/attack {{ args }}
 
-# place every fault at every step of every verb over MongoDB, and write the table; about half an hour
+# place every fault at every step of every verb over MongoDB, and write the table; about an hour and a half
 placed:
     TAILBACK_PLACED_EVERY=1 TAILBACK_PLACED_TABLE=docs/placed-cases.md scripts/test --test placed --no-capture
 

@@ -63,6 +63,14 @@ fn may_be_repeated(settled: &Result<Settled>) -> bool {
     }
 }
 
+/// Leaves the jobs of one call, which has taken them under one claim: of several calls the first one, whose response is most likely lost.
+/// Those of the others are given back by these, or lapse.
+fn keep_one_call(jobs: &mut Vec<Job>) {
+    let first = jobs.iter().min_by_key(|job| job.meta.started_at);
+    let claim = first.and_then(|job| job.meta.claim.clone());
+    jobs.retain(|job| job.meta.claim == claim);
+}
+
 /// What is settled together, and what may be taken with it.
 pub(super) struct Settling {
     pub changes: Vec<Change>,
@@ -191,13 +199,14 @@ impl Queues {
             taken.iter().flat_map(|taken| &taken.won).filter_map(|job| job.meta.claim.clone()).collect();
         match self.taken_before(&doubtful, &own, &next).await {
             Ok((jobs, _)) if jobs.is_empty() => {}
-            Ok((jobs, _turn)) => {
+            Ok((mut jobs, _turn)) => {
                 self.prove(&mut settled, &claims, &marks, &jobs).await;
                 // Its response is that the reservation is lost. The jobs stay as they are: the first call, or another repeat, may have
                 // handed them to its client.
                 if matches!(&*settled, [Err(Error::ReservationLost { .. })]) {
                     return Ok((settled, Next::default()));
                 }
+                keep_one_call(&mut jobs);
                 let next = match self.hand_out_again(jobs, &next).await {
                     Ok(jobs) => Next { jobs, problem: None },
                     Err(error) => Next { jobs: Vec::new(), problem: Some(error) },

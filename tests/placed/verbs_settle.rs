@@ -158,8 +158,9 @@ fn with_next(p: &Prep<'_>, held: &Held, call: &str, mut body: Value, wait_ms: u6
 pub async fn commit_next(p: &Prep<'_>) -> Case {
     let held = p.taken("q", "a", json!({}), true).await;
     let next = p.push("q", "b", json!({})).await;
+    let other = p.push("q", "c", json!({})).await; // which a repeat is not to take as well
     let case = Case::of(with_next(p, &held, "commit", json!({}), 0), a_is_gone);
-    kept(case.holding(&[held]).settling(true).about(&[next]))
+    kept(case.holding(&[held]).settling(true).about(&[next, other]))
 }
 
 pub async fn commit_next_waiting(p: &Prep<'_>) -> Case {
