@@ -80,18 +80,8 @@ mod tests {
         };
         let queues = Queues::new(SqliteStore::open(Location::Memory).unwrap(), options);
         let released: SemaphoreName = "s".parse().unwrap();
-        let applied = || Applied {
-            outcome: Outcome::Removed,
-            queue: "q".parse().unwrap(),
-            started_at: None,
-            pushed: Vec::new(),
-            callback: None,
-            unblocked: Vec::new(),
-            released: vec![released.clone()],
-            repeated: false,
-            perhaps_earlier: false,
-            at: Timestamp::default(),
-        };
+        let removed = || Applied::new(Outcome::Removed, "q".parse().unwrap(), None, Timestamp::default());
+        let applied = || Applied { released: vec![released.clone()], ..removed() };
         let noted = || Noted { id: "j".parse().unwrap(), verb: Verb::Cancel };
         let failed = || Err(StoreError::unavailable("away").into());
         let all = vec![failed(), Ok(applied()), failed()];

@@ -207,11 +207,12 @@ impl Queues {
                     return Ok((settled, Next::default()));
                 }
                 keep_one_call(&mut jobs);
-                let next = match self.hand_out_again(jobs, &next).await {
-                    Ok(jobs) => Next { jobs, problem: None },
-                    Err(error) => Next { jobs: Vec::new(), problem: Some(error) },
-                };
-                return Ok((settled, next));
+                match self.hand_out_again(jobs, &next).await {
+                    // Meanwhile they were settled, or given back: a call that only repeats takes no others.
+                    Ok(jobs) if jobs.is_empty() => {}
+                    Ok(jobs) => return Ok((settled, Next { jobs, problem: None })),
+                    Err(error) => return Ok((settled, Next { jobs: Vec::new(), problem: Some(error) })),
+                }
             }
             // None of it is refused, and most likely it is this call that did it: most calls have no repeat.
             Err(_)

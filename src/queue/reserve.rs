@@ -206,7 +206,9 @@ impl Queues {
         let place = if may_wait { self.0.waiting.try_acquire().ok() } else { None };
         let is_pop = matches!(purpose, Purpose::Pop | Purpose::PopOnce(_));
         let ticket = place.as_ref().map(|_| self.0.waiters.register(&ask.queues, is_pop));
-        hold::release(); // what came with the request is parsed, and a settle is done
+        if ticket.is_some() {
+            hold::release(); // what came with the request is parsed, and a settle is done
+        }
         loop {
             if self.is_draining() {
                 return Ok(Vec::new()); // no new work for a server that is about to stop

@@ -89,12 +89,12 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Returns what is said of a job that could not be read before and is this now.
-    pub fn mended(job: &Meta, at: Timestamp) -> Self {
+    /// Returns what has happened now to a job of this queue, and nothing beside it.
+    pub fn new(outcome: Outcome, queue: QueueName, started_at: Option<Timestamp>, at: Timestamp) -> Self {
         Self {
-            outcome: Outcome::Dead { moved_to: None },
-            queue: job.queue.clone(),
-            started_at: job.started_at,
+            outcome,
+            queue,
+            started_at,
             pushed: Vec::new(),
             callback: None,
             unblocked: Vec::new(),
@@ -103,6 +103,11 @@ impl Applied {
             perhaps_earlier: false,
             at,
         }
+    }
+
+    /// Returns what is said of a job that could not be read before and is this now.
+    pub fn mended(job: &Meta, at: Timestamp) -> Self {
+        Self::new(Outcome::Dead { moved_to: None }, job.queue.clone(), job.started_at, at)
     }
 }
 

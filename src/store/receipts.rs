@@ -6,19 +6,6 @@ use crate::store::Applied;
 impl From<Receipt> for Applied {
     fn from(Receipt { outcome, queue, started_at, pushed, at, .. }: Receipt) -> Self {
         // The callback of a batch, the next job of a group and semaphores were reported by the first call.
-        let (callback, unblocked, released) = (None, Vec::new(), Vec::new());
-        let (repeated, perhaps_earlier) = (true, false);
-        Self {
-            outcome,
-            queue,
-            started_at,
-            pushed,
-            callback,
-            unblocked,
-            released,
-            repeated,
-            perhaps_earlier,
-            at,
-        }
+        Self { pushed, repeated: true, ..Self::new(outcome, queue, started_at, at) }
     }
 }

@@ -127,18 +127,9 @@ impl Plan {
 
     /// The result once it is carried out and has pushed these.
     pub fn applied(&self, pushed: Vec<Child>, callback: Option<CalledBack>) -> Applied {
-        Applied {
-            outcome: self.step.outcome.clone(),
-            queue: self.meta.queue.clone(),
-            started_at: self.meta.started_at,
-            pushed,
-            callback,
-            unblocked: Vec::new(),
-            released: semaphore::released(&self.meta, &self.step.next),
-            repeated: false,
-            perhaps_earlier: false,
-            at: self.at,
-        }
+        let released = semaphore::released(&self.meta, &self.step.next);
+        let (outcome, queue) = (self.step.outcome.clone(), self.meta.queue.clone());
+        Applied { pushed, callback, released, ..Applied::new(outcome, queue, self.meta.started_at, self.at) }
     }
 
     /// The same plan once the response to its command is lost.

@@ -105,18 +105,7 @@ fn end_delivered(
     let ended = outcomes.into_iter().map(|outcome| {
         let (index, outcome) = outcome?;
         let (meta, _) = ending.get(index).filter(|(meta, _)| deleted.contains(&meta.id))?;
-        Some(Applied {
-            outcome,
-            queue: meta.queue.clone(),
-            started_at: meta.started_at,
-            pushed: Vec::new(),
-            callback: None,
-            unblocked: Vec::new(),
-            released: Vec::new(),
-            repeated: false,
-            perhaps_earlier: false,
-            at: now,
-        })
+        Some(Applied::new(outcome, meta.queue.clone(), meta.started_at, now))
     });
     Ok(ended.collect())
 }
@@ -198,18 +187,9 @@ fn carry_out(
         Some(finish) => batches::count(tx, &finish, rules, now)?,
         None => None,
     };
-    let applied = Applied {
-        outcome: done.outcome,
-        queue: meta.queue.clone(),
-        started_at: meta.started_at,
-        pushed,
-        callback,
-        unblocked,
-        released: semaphore::released(meta, &done.next),
-        repeated: false,
-        perhaps_earlier: false,
-        at: now,
-    };
+    let released = semaphore::released(meta, &done.next);
+    let applied = Applied::new(done.outcome, meta.queue.clone(), meta.started_at, now);
+    let applied = Applied { pushed, callback, unblocked, released, ..applied };
     if operation.leaves_receipt(meta, &applied.outcome)
         && let Some(receipt) = Receipt::new(operation.verb(), meta, &applied.outcome, &applied.pushed, now)
     {
@@ -269,21 +249,6 @@ fn kept(
         Some(claim) => receipts::find(tx, &meta.id, claim, operation.verb())?,
         None => None,
     };
-    let (queue, started_at) = (meta.queue.clone(), meta.started_at);
-    let (pushed, callback) = (Vec::new(), None);
-    let (unblocked, released) = (Vec::new(), Vec::new());
-    let (repeated, perhaps_earlier) = (true, false);
-    let kept = Applied {
-        outcome,
-        queue,
-        started_at,
-        pushed,
-        callback,
-        unblocked,
-        released,
-        repeated,
-        perhaps_earlier,
-        at,
-    };
+    let kept = Applied { repeated: true, ..Applied::new(outcome, meta.queue.clone(), meta.started_at, at) };
     Ok(earlier.map_or(kept, Applied::from))
 }
