@@ -75,6 +75,9 @@ on_every_store! {
     an_unsigned_token_of_an_older_claim_is_good
 
     a_session_stands_for_its_key
+    a_forged_session_does_not_use_its_key
+    a_login_has_a_small_body
+    a_refused_login_gets_a_short_response
     logins_are_limited_and_need_tls
     a_login_that_succeeds_forgives_no_other
     a_session_over_tls_has_a_cookie_that_no_other_host_can_set

@@ -210,6 +210,8 @@ on_every_store! {
     a_spoiled_job_leaves_its_line
     a_mend_takes_all_of_an_edit
     a_spoiled_job_ends_for_its_batch
+    a_spoiled_job_does_not_stop_its_schedule
+    spoiled_deliveries_do_not_stop_their_queue
 }
 
 /// What only one store can hold.
@@ -261,6 +263,7 @@ mod bytes {
         unfinished_bodies_share_the_memory
         half_heads_take_little_memory
         bodies_of_many_small_values_take_little_memory
+        long_lists_take_little_memory
         slow_readers_keep_nobody_from_working
         full_memory_stops_neither_work_nor_operators
         unread_responses_share_the_memory

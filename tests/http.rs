@@ -62,7 +62,7 @@ use http::{
 on_every_store! {
     what_is_no_word_names_the_words
     an_operation_is_not_begun_by_mistake
-    a_key_that_is_there_twice_is_refused
+    a_key_that_is_there_twice_is_refused a_refusal_does_not_grow_with_what_it_quotes
     a_call_without_parameters_refuses_them
     a_first_key_does_not_lock_its_maker_out
     a_wrong_state_says_what_is_needed
@@ -143,7 +143,7 @@ on_every_store! {
     a_semaphore_shows_who_holds_it
     an_unknown_semaphore_is_refused
     a_semaphore_that_a_schedule_needs_stays
-    a_semaphore_that_a_batch_needs_at_its_end_stays
+    a_semaphore_that_a_batch_needs_at_its_end_stays a_refused_delete_of_a_semaphore_is_no_act
     a_release_wakes_who_waits
     a_lapse_releases
     max_reserved_holds_and_a_settle_wakes
@@ -296,7 +296,7 @@ on_every_store! {
     a_settle_that_waits_for_the_next_is_answered_at_the_end
 
     each_element_of_a_settle_stands_for_itself
-    a_settle_takes_a_thousand_jobs
+    a_settle_takes_a_thousand_jobs all_lists_of_a_settle_have_a_thousand_jobs_together
     a_settle_of_nothing_answers_nothing
     the_same_job_twice_in_a_settle
 

@@ -35,6 +35,18 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Whole<T> {
     }
 }
 
+/// A valid request body of a call that needs no key: a stranger is given no more memory than such a body takes.
+pub struct Small<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<AppState> for Small<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Problem> {
+        let body = read_by(request, state, Most::SMALL, |text| Ok(parse(text)?)).await?;
+        body.map_or_else(|| Ok(parse("{}")?), Ok).map(Self)
+    }
+}
+
 impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
     type Rejection = Problem;
 
@@ -60,7 +72,7 @@ pub async fn with_digest<T: DeserializeOwned>(
         let digest = Payload::parse(text).map(|json| json.digest());
         Ok((parse(text)?, digest.unwrap_or_else(|_| Sha256::digest(text).into())))
     };
-    let read = read_by(request, state, both).await?;
+    let read = read_by(request, state, Most::of(state), both).await?;
     let is_empty = read.is_none();
     let (body, digest) = read.map_or_else(|| both("{}"), Ok)?;
     Ok((body, is_empty, digest))
@@ -68,25 +80,44 @@ pub async fn with_digest<T: DeserializeOwned>(
 
 /// Reads the body, which must be declared as JSON; nothing if it is empty.
 async fn parsed<T: DeserializeOwned>(request: Request, state: &AppState) -> Result<Option<T>, Problem> {
-    read_by(request, state, |text| Ok(parse(text)?)).await
+    read_by(request, state, Most::of(state), |text| Ok(parse(text)?)).await
+}
+
+/// How large a body may be, and what is said of a larger one.
+#[derive(Clone, Copy)]
+struct Most {
+    bytes: usize,
+    detail: &'static str,
+}
+
+impl Most {
+    const SMALL: Self = Self { bytes: 16 << 10, detail: "the body is larger than 16384 bytes" };
+
+    fn of(state: &AppState) -> Self {
+        Self { bytes: state.limits.body_bytes, detail: TOO_LARGE }
+    }
+
+    fn exceeded(self) -> Problem {
+        Problem::new(Code::TooLarge, self.detail)
+    }
 }
 
 async fn read_by<T>(
     request: Request,
     state: &AppState,
+    most: Most,
     parse: impl Fn(&str) -> Result<T, Problem>,
 ) -> Result<Option<T>, Problem> {
-    let limits = state.limits;
     // Refused before it arrives: the client may wait for that (`Expect: 100-continue`).
-    if request.body().size_hint().lower() > limits.body_bytes as u64 {
-        return Err(Problem::new(Code::TooLarge, TOO_LARGE));
+    if request.body().size_hint().lower() > most.bytes as u64 {
+        return Err(most.exceeded());
     }
     let (head, body) = request.into_parts();
     let declared = head.headers.get(header::CONTENT_TYPE).map(|value| value.to_str().map(is_json));
     let context = Context::of(&head.extensions);
     let refused = || context?.wire.as_ref()?.body_refused();
     let account = context.and_then(|context| context.account.as_deref());
-    let read = read(body, limits, refused, account).await?;
+    let read = read(body, most, Pace::new(state.limits), refused, account).await?;
     if read.bytes == 0 {
         still_granted(&head, state)?;
         return Ok(None);
@@ -166,12 +197,12 @@ impl Parts {
 /// Reads a whole body.
 async fn read(
     mut body: axum::body::Body,
-    limits: Limits,
+    most: Most,
+    mut pace: Pace,
     refused: impl FnOnce() -> Option<Refusal>,
     account: Option<&Account>,
 ) -> Result<Parts, Problem> {
     let mut read = Parts::default();
-    let mut pace = Pace::new(limits);
     while !body.is_end_stream() {
         let late = |_| Problem::new(Code::RequestTimeout, TOO_SLOW);
         let Some(frame) = tokio::time::timeout_at(pace.deadline(), body.frame()).await.map_err(late)? else {
@@ -185,8 +216,8 @@ async fn read(
         };
         let Ok(data) = frame.into_data() else { continue };
         pace.came(data.len());
-        if read.bytes + data.len() > limits.body_bytes {
-            return Err(Problem::new(Code::TooLarge, TOO_LARGE));
+        if read.bytes + data.len() > most.bytes {
+            return Err(most.exceeded());
         }
         if let Some(account) = account {
             account.came(data.len())?;
@@ -232,6 +263,9 @@ impl Pace {
 }
 
 fn is_json(content_type: &str) -> bool {
+    if content_type == "application/json" {
+        return true;
+    }
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence == "application/json" || essence.ends_with("+json")
 }

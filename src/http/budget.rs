@@ -55,6 +55,7 @@ struct Shared {
     working: AtomicUsize,
     turns: Arc<Semaphore>,
     pages: Semaphore,
+    scans: Semaphore,
 }
 
 impl Shared {
@@ -138,8 +139,17 @@ impl Budget {
     /// Returns a budget of so many bytes.
     pub fn new(limit: usize) -> Self {
         let none = AtomicUsize::default;
-        let (turns, pages) = (Arc::new(Semaphore::new(TURNS)), Semaphore::new(PAGES));
-        Self(Arc::new(Shared { limit, bodies: none(), responses: none(), working: none(), turns, pages }))
+        let (turns, pages, scans) =
+            (Arc::new(Semaphore::new(TURNS)), Semaphore::new(PAGES), Semaphore::new(1));
+        Self(Arc::new(Shared {
+            limit,
+            bodies: none(),
+            responses: none(),
+            working: none(),
+            turns,
+            pages,
+            scans,
+        }))
     }
 
     /// Returns how many bytes are in use.
@@ -195,9 +205,18 @@ impl Budget {
     }
 
     async fn page_within(&self, wait: Duration) -> Result<SemaphorePermit<'_>, Problem> {
+        self.turn(&self.0.pages, wait).await
+    }
+
+    /// Waits for the turn to read a list of which most may not be shown: that may take long, and must not keep pages waiting.
+    pub async fn scan(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        self.turn(&self.0.scans, TURN_WAIT).await
+    }
+
+    async fn turn<'a>(&self, of: &'a Semaphore, wait: Duration) -> Result<SemaphorePermit<'a>, Problem> {
         self.check()?;
         let late = || Problem::new(Code::Overloaded, "too many pages of jobs are being read");
-        let turn = tokio::time::timeout(wait, self.0.pages.acquire()).await;
+        let turn = tokio::time::timeout(wait, of.acquire()).await;
         turn.ok().and_then(Result::ok).ok_or_else(late)
     }
 

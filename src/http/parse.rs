@@ -5,6 +5,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::problem::{Code, Problem};
 use crate::job::Invalid;
 
+/// How many characters of the name of a field are shown, and of a message that may quote the request.
+const NAME_SHOWN: usize = 64;
+const MESSAGE_SHOWN: usize = 1000;
 /// The longest text of which it is looked up which words a field takes, in bytes.
 const PROBED_MAX: usize = 64 << 10;
 
@@ -118,22 +121,22 @@ fn message_of_words(error: &serde_json::Error) -> Option<String> {
 
 /// Translates a message of serde into one that names the field and the valid values.
 fn explain(pointer: String, message: &str) -> Invalid {
-    let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
-    let child = |name: &str| format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
+    let quoted = |text: &str| escaped(text.split('`').nth(1).unwrap_or_default());
+    let child = |name: String| format!("{pointer}/{name}");
     if message.starts_with("unknown field") {
         let known = message.split_once("expected ").map_or("none", |(_, known)| known).replace('`', "");
         let known = known.trim_start_matches("one of ").to_owned();
         // The path ends in the unknown field itself.
-        let beneath = child(&quoted(message));
+        let beneath = child(quoted(message));
         let own = beneath.strip_prefix(&pointer).is_some_and(|name| pointer.ends_with(name));
         let pointer = if own { pointer } else { beneath };
         return Invalid::new(pointer, format!("is an unknown field; known fields: {known}"));
     }
     if message.starts_with("missing field") {
-        return Invalid::new(child(&quoted(message)), "is required");
+        return Invalid::new(child(quoted(message)), "is required");
     }
     if message.starts_with("duplicate field") {
-        return Invalid::new(child(&quoted(message)), "is a duplicate");
+        return Invalid::new(child(quoted(message)), "is a duplicate");
     }
     if let Some(variants) = message.strip_prefix("unknown variant") {
         let known = variants.split_once("expected ").map_or("", |(_, known)| known);
@@ -148,7 +151,7 @@ fn explain(pointer: String, message: &str) -> Invalid {
             let unquoted = if is_quoted { ", without quotes" } else { "" };
             Invalid::new(pointer, format!("must be {}{unquoted}", expected_type(expected)))
         }
-        _ => Invalid::new(pointer, message),
+        _ => Invalid::new(pointer, shown(message, MESSAGE_SHOWN)),
     }
 }
 
@@ -170,6 +173,19 @@ fn expected_type(expected: &str) -> &str {
     }
 }
 
+/// Returns the beginning of a text of the request that an error quotes: a response must not grow with what a stranger sends.
+fn shown(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Returns the part of a JSON pointer for a field of this name.
+fn escaped(name: &str) -> String {
+    shown(name, NAME_SHOWN).replace('~', "~0").replace('/', "~1")
+}
+
 fn pointer(path: &serde_path_to_error::Path) -> String {
     use serde_path_to_error::Segment;
     let mut pointer = String::new();
@@ -177,7 +193,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
         match segment {
             Segment::Map { key } => {
                 pointer.push('/');
-                pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+                pointer.push_str(&escaped(key));
             }
             Segment::Seq { index } => {
                 pointer.push('/');
@@ -254,6 +270,16 @@ mod tests {
             let (status, at, says) = problem(text);
             assert_eq!((status, at.as_deref()), (422, Some(pointer)), "{text}: {says}");
             assert!(says.contains(detail), "{text}: {says}");
+        }
+    }
+
+    #[test]
+    fn of_a_long_name_the_beginning_is_shown() {
+        for name in ["~".repeat(100_000), "é/".repeat(100_000)] {
+            let (status, at, detail) = problem(&format!(r#"{{"count":1,"{name}":1}}"#));
+            let at = at.unwrap();
+            assert_eq!((status, at.ends_with('…')), (422, true), "{at}");
+            assert!(at.len() < 200 && detail.len() < 400, "{at} {detail}");
         }
     }
 

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 use super::Payload;
-use super::spec::Headers;
+use super::spec::{HEADERS_MAX, Headers};
 
 /// Reads headers, each of which has a name of its own.
 pub fn distinct<'de, D: Deserializer<'de>>(from: D) -> Result<Headers, D::Error> {
@@ -38,6 +38,10 @@ impl<'de> Visitor<'de> for Distinct {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Headers, A::Error> {
         let mut headers = Headers::new();
         while let Some(name) = map.next_key::<String>()? {
+            if headers.len() > HEADERS_MAX {
+                map.next_value::<IgnoredAny>()?; // it has too many already
+                continue;
+            }
             // The value is what the error points at.
             let value = map.next_value_seed(Value { is_second: headers.contains_key(&name) })?;
             headers.insert(name, value);

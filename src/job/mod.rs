@@ -17,6 +17,7 @@ pub mod group;
 pub mod headers;
 pub mod ids;
 pub mod invalid;
+pub mod list;
 pub mod names;
 pub mod next;
 pub mod payload;

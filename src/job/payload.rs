@@ -33,7 +33,7 @@ pub enum PayloadError {
     /// Its objects are open within each other more than 131,072 deep.
     #[error("has objects that are nested too deeply")]
     TooDeep,
-    /// An object has the same key twice, so that readers would disagree about its value.
+    /// An object has the same key twice, so that readers would disagree about its value. Here are its first characters.
     #[error("has the key {0:?} twice in one object")]
     DuplicateKey(String),
     /// A `\uD800` to `\uDFFF` escape without its other half: not a character, and not storable as text.
@@ -61,9 +61,7 @@ impl Payload {
 
     /// Converts a JSON value whose grammar has been checked.
     pub fn from_raw(raw: &RawValue) -> Result<Self, PayloadError> {
-        let mut canonical = Canonical { out: String::with_capacity(raw.get().len()), open: Vec::new() };
-        canonical.write(raw.get())?;
-        Self::from_canonical(canonical.out)
+        Self::from_canonical(Canonical::of(raw)?)
     }
 
     /// Wraps a text that is canonical already, such as one that a store has kept.
@@ -100,7 +98,11 @@ impl<'de> Deserialize<'de> for Payload {
     /// Reads the text as it stands, so it must come from a JSON text.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(from)?;
-        Self::from_raw(&raw).map_err(serde::de::Error::custom)
+        let canonical = Canonical::of(&raw).map_err(serde::de::Error::custom)?;
+        if canonical == raw.get() {
+            return Ok(Self(raw.into())); // its grammar was checked just now
+        }
+        Self::from_canonical(canonical).map_err(serde::de::Error::custom)
     }
 }
 
@@ -116,6 +118,8 @@ enum Keys {
     Many(HashSet<String>),
 }
 
+/// How many characters of a key an error shows.
+const KEY_SHOWN: usize = 64;
 const FEW_KEYS: usize = 16;
 
 impl Keys {
@@ -155,6 +159,13 @@ struct Canonical {
 }
 
 impl Canonical {
+    /// Returns the canonical form of a JSON value whose grammar has been checked.
+    fn of(raw: &RawValue) -> Result<String, PayloadError> {
+        let mut canonical = Self { out: String::with_capacity(raw.get().len()), open: Vec::new() };
+        canonical.write(raw.get())?;
+        Ok(canonical.out)
+    }
+
     fn write(&mut self, text: &str) -> Result<(), PayloadError> {
         let bytes = text.as_bytes();
         let mut at = 0;
@@ -164,8 +175,8 @@ impl Canonical {
             match bytes[at] {
                 b' ' | b'\t' | b'\n' | b'\r' => at += 1,
                 b'"' => {
-                    let end = string_end(bytes, at).ok_or(PayloadError::Malformed)?;
-                    self.string(&text[at..end], key_next)?;
+                    let (end, is_plain) = string_end(text, at).ok_or(PayloadError::Malformed)?;
+                    self.string(&text[at..end], is_plain, key_next)?;
                     key_next = false;
                     at = end;
                 }
@@ -193,30 +204,37 @@ impl Canonical {
         Ok(())
     }
 
-    fn string(&mut self, token: &str, is_key: bool) -> Result<(), PayloadError> {
-        let inner = &token[1..token.len() - 1];
-        let value: Cow<'_, str> = if inner.contains('\\') {
-            Cow::Owned(serde_json::from_str(token).map_err(|_| PayloadError::LoneSurrogate)?)
-        } else {
-            Cow::Borrowed(inner)
+    /// Copies a string; `is_plain`: it has no escapes.
+    fn string(&mut self, token: &str, is_plain: bool, is_key: bool) -> Result<(), PayloadError> {
+        let value: Cow<'_, str> = match is_plain {
+            true => Cow::Borrowed(&token[1..token.len() - 1]),
+            false => Cow::Owned(serde_json::from_str(token).map_err(|_| PayloadError::LoneSurrogate)?),
         };
         if is_key
             && let Some(Open::Object(keys)) = self.open.last_mut()
             && !keys.insert(&value)
         {
-            return Err(PayloadError::DuplicateKey(value.into_owned()));
+            // Of a long one the beginning: an error must not grow with the payload.
+            return Err(PayloadError::DuplicateKey(value.chars().take(KEY_SHOWN).collect()));
         }
-        push_string(&mut self.out, &value);
+        match is_plain {
+            true => self.out.push_str(token), // a string of the grammar without escapes needs none
+            false => push_string(&mut self.out, &value),
+        }
         Ok(())
     }
 }
 
-/// The index behind the string token that starts at `start`.
-fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
-    let mut at = start + 1;
+/// The index behind the string token that starts at `start`, and whether it has no escapes.
+fn string_end(text: &str, start: usize) -> Option<(usize, bool)> {
+    let first = start + 1 + text.get(start + 1..)?.find('"')?;
+    if !text[start..first].contains('\\') {
+        return Some((first + 1, true));
+    }
+    let (bytes, mut at) = (text.as_bytes(), start + 1);
     loop {
         match bytes.get(at)? {
-            b'"' => return Some(at + 1),
+            b'"' => return Some((at + 1, false)),
             b'\\' => at += 2,
             _ => at += 1,
         }

@@ -145,11 +145,19 @@ macro_rules! flat_spec {
             pub group: Option<$crate::job::GroupName>,
             /// The semaphores that the job needs, up to 16: it is delivered once all have capacity, and holds all of
             /// them.
-            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            #[serde(
+                default,
+                skip_serializing_if = "Vec::is_empty",
+                deserialize_with = "crate::job::list::at_most::<{ crate::job::spec::SEMAPHORES_MAX }, _, _>"
+            )]
             #[schema(max_items = 16)]
             pub semaphores: Vec<$crate::job::SemaphoreName>,
             /// The route: further stages of the job, up to 100. Each commit moves it to the next stage.
-            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            #[serde(
+                default,
+                skip_serializing_if = "Vec::is_empty",
+                deserialize_with = "crate::job::list::at_most::<{ crate::job::route::ROUTE_MAX }, _, _>"
+            )]
             #[schema(max_items = 100)]
             pub then: Vec<$crate::job::Stage>,
         }

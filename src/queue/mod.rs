@@ -157,7 +157,7 @@ use self::quotas::Admission;
 pub use self::quotas::Quotas;
 pub use self::readiness::Readiness;
 use self::reserve::ClaimRounds;
-pub use self::reserve::WAIT_MAX_MS;
+pub use self::reserve::{QUEUES_MAX, WAIT_MAX_MS};
 pub use self::search::Sought;
 use self::semaphores::SemaphoreNotes;
 use self::settings::Refreshed;

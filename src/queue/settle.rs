@@ -27,7 +27,7 @@ pub const SETTLE_MAX: usize = 1000;
 /// The longest error message that a rollback may say, in characters. What is kept of it is shorter.
 const ERROR_MAX: usize = 1_048_576;
 /// The most jobs that one commit pushes.
-const PUSHES_MAX: usize = 1000;
+pub const PUSHES_MAX: usize = 1000;
 
 /// What the holder of a reservation wants done. The token decides, not the deadline.
 #[derive(Debug, Clone)]

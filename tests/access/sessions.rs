@@ -1,6 +1,8 @@
 //! Logins of browsers.
 
 use super::support::*;
+use crate::common::contract;
+use crate::common::server::client;
 
 /// A login: the response, and the cookie without its attributes.
 async fn log_in(server: &Server, key: &str, headers: &[(&str, &str)]) -> (u16, Value, String, String) {
@@ -61,6 +63,61 @@ pub async fn a_session_stands_for_its_key(place: &Place) {
     ok(&with_cookie(&server, &bare, Method::GET, "/v1/queues").await);
     ok(&post(&server, ADMIN, &format!("/v1/keys/{id}/rotate"), json!({})).await);
     refused(&with_cookie(&server, &bare, Method::GET, "/v1/queues").await, 401, "unauthorized");
+}
+
+/// Who knows the id of a key has not used it.
+pub async fn a_forged_session_does_not_use_its_key(place: &Place) {
+    let server = locked(place).await;
+    let (id, key) = make(&server, json!({"name": "ada", "scopes": ["read"]})).await;
+    let seen = async || {
+        let keys = get(&server, ADMIN, "/v1/keys").await.1;
+        keys["keys"][0].get("last_used_at").map(|at| at.as_str().unwrap().to_owned())
+    };
+    let forged = format!("tailback_session={id}.9999999999999.x");
+    refused(&with_cookie(&server, &forged, Method::GET, "/v1/queues").await, 401, "unauthorized");
+    assert_eq!(seen().await, None);
+    let (status, _, _, bare) = log_in(&server, &key, &[]).await;
+    let used = seen().await;
+    assert!(status == 200 && used.is_some(), "{status} {used:?}");
+    // Both may be in the same millisecond.
+    until("a call with the cookie counts", || async {
+        ok(&with_cookie(&server, &bare, Method::GET, "/v1/queues").await);
+        seen().await > used
+    })
+    .await;
+}
+
+/// Sends this as a login, over a connection of its own: the server ends one of which it does not read the body.
+async fn send_login(server: &Server, body: String) -> (u16, String) {
+    let request = client().post(format!("{}/v1/session", server.base));
+    let response = request.header("content-type", "application/json").body(body).send().await.unwrap();
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let text = response.text().await.unwrap();
+    contract::check("POST", "/v1/session", status, &headers, &text);
+    (status, text)
+}
+
+pub async fn a_login_has_a_small_body(place: &Place) {
+    let server = locked(place).await;
+    let login = |length: usize| format!("{{\"key\":\"{}\"}}", "k".repeat(length - 10));
+    for (length, expected, code) in
+        [(16_384, 422, "invalid-field"), (16_385, 413, "too-large"), (100_000, 413, "too-large")]
+    {
+        let (status, text) = send_login(&server, login(length)).await;
+        refused(&(status, serde_json::from_str(&text).unwrap()), expected, code);
+    }
+    assert_eq!(log_in(&server, ADMIN, &[]).await.0, 200);
+}
+
+pub async fn a_refused_login_gets_a_short_response(place: &Place) {
+    let server = locked(place).await;
+    let body = format!("{{\"key\":\"k\",\"{}\":1}}", "~".repeat(10_000));
+    let (status, text) = send_login(&server, body).await;
+    assert!(text.len() < 4096, "{} bytes", text.len());
+    let problem: Value = serde_json::from_str(&text).unwrap();
+    let pointer = problem["pointer"].as_str().unwrap().to_owned();
+    assert!(pointer.starts_with("/~0~0") && pointer.ends_with('…'), "{pointer}");
+    refused(&(status, problem), 422, "invalid-field");
 }
 
 pub async fn logins_are_limited_and_need_tls(place: &Place) {

@@ -38,7 +38,12 @@ fn judge(what: &str, server: &Server, before: usize) {
 }
 
 async fn start(place: &Place) -> (Server, usize) {
-    let server = Server::start_with(&place.url, LIMITS).await;
+    start_with(place, LIMITS).await
+}
+
+/// The same with other limits.
+async fn start_with(place: &Place, limits: &[(&str, &str)]) -> (Server, usize) {
+    let server = Server::start_with(&place.url, limits).await;
     server.push("warm", json!({"payload": 1})).await;
     let before = memory(&server, "VmRSS");
     (server, before)
@@ -364,4 +369,39 @@ pub async fn bodies_of_many_small_values_take_little_memory(place: &Place) {
         assert!([413, 422].contains(&status), "{path}: {status}");
     }
     judge("many small values", &server, before);
+}
+
+/// The largest body as it is shipped: what is in such a list would take more than [`GROWTH`].
+const LONG: usize = 16 * MB;
+const FOR_LONG: &[(&str, &str)] =
+    &[("TAILBACK_LIMITS__BODY_BYTES", "16777216"), ("TAILBACK_LIMITS__MEMORY_BYTES", "134217728")];
+
+/// Sends a body that has too many of something, and looks how large the server has become.
+async fn is_too_many(server: &Server, before: usize, path: &str, body: String) {
+    let what = format!("{path} {}…", &body[..14]);
+    let call = server.http.post(format!("{}{path}", server.base));
+    let response = call.header("content-type", "application/json").body(body).send().await.unwrap();
+    let (status, text) = (response.status().as_u16(), response.text().await.unwrap());
+    assert_eq!(status, 422, "{what}: {text}");
+    judge(&what, server, before);
+}
+
+/// How many there may be is judged when all have come: what is too many must not be kept until then.
+pub async fn long_lists_take_little_memory(place: &Place) {
+    let (server, before) = start_with(place, FOR_LONG).await;
+    for (path, open, element, close) in [
+        ("/v1/queues/q/jobs/batch", r#"{"jobs":["#, "1", "]}"),
+        ("/v1/jobs", r#"{"jobs":["#, "1", "]}"),
+        ("/v1/batches", r#"{"jobs":["#, "1", "]}"),
+        ("/v1/settle", r#"{"commit":["#, "1", "]}"),
+        ("/v1/reserve", r#"{"queues":["#, r#""a""#, "]}"),
+        ("/v1/queues/q/jobs", r#"{"semaphores":["#, r#""a""#, "]}"),
+        ("/v1/queues/q/jobs", r#"{"then":["#, r#"{"queue":"a"}"#, "]}"),
+    ] {
+        let elements = format!("{element},").repeat((LONG - 100) / (element.len() + 1));
+        is_too_many(&server, before, path, format!("{open}{elements}{element}{close}")).await;
+    }
+    let headers: Vec<String> = (0..LONG / 12).map(|n| format!("\"{n:x}\":1")).collect();
+    let body = format!("{{\"headers\":{{{}}}}}", headers.join(","));
+    is_too_many(&server, before, "/v1/queues/q/jobs", body).await;
 }

@@ -235,3 +235,33 @@ pub async fn a_field_that_nobody_knows_keeps_no_job(place: &Place) {
     let (_, batch) = server.get(&format!("/v1/batches/{id}")).await;
     assert_eq!((&batch["done"], batch["finished_at"].is_string()), (&json!(2), true), "{batch}");
 }
+
+/// Spoils what is stored of the deliveries of a queue.
+async fn spoil_deliveries(place: &Place, queue: &str) {
+    if place.url.starts_with("sqlite:") {
+        return execute(place, &format!("UPDATE deliveries SET recent = 'spoiled' WHERE queue = '{queue}'"));
+    }
+    let limits = database(place).await.collection::<Document>("limits");
+    let spoiled = doc! { "$set": { "recent": "spoiled" } };
+    let update = limits.update_one(doc! { "_id": queue }, spoiled).await.unwrap();
+    assert_eq!(update.matched_count, 1);
+}
+
+/// Where it cannot be read what a queue has delivered lately, the window of its rate begins anew.
+pub async fn spoiled_deliveries_do_not_stop_their_queue(place: &Place) {
+    let server = Server::start(&place.url).await;
+    put(&server, "/v1/queues/work", json!({"rate": {"limit": 1, "per_ms": 3_600_000}})).await;
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        ids.push(server.push("work", json!({"payload": n})).await);
+    }
+    let take = async || server.reserve("work", json!({"lease_ms": 600_000})).await;
+    assert_eq!(take().await.len(), 1);
+    assert!(take().await.is_empty(), "the rate is used up");
+    spoil_deliveries(place, "work").await;
+    let (status, shown) = server.get(&format!("/v1/jobs/{}", ids[1])).await;
+    assert_eq!((status, &shown["state"]), (200, &json!("ready")), "{shown}");
+    let taken = take().await;
+    assert_eq!(taken.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(ids[1])]);
+    assert!(take().await.is_empty(), "the rate counts again");
+}

@@ -4,7 +4,7 @@ use mongodb::bson::{Bson, Document, doc};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::spoiled::{database, execute, put};
+use super::spoiled::{database, execute, put, rule};
 use crate::common::server::{Place, Server, until};
 
 /// Spoils a field of these jobs that nothing looks for them by.
@@ -300,6 +300,40 @@ pub async fn a_spoiled_job_ends_for_its_batch(place: &Place) {
         let counts = (&batch["pending"], &batch["done"], &batch[ended]);
         assert_eq!(counts, (&json!(0), &json!(1), &json!(1)), "{way}: {batch}");
     }
+}
+
+/// Returns whether such a run of the schedule `s` was of an occurrence.
+async fn has_occurred(server: &Server, is_such: fn(&Value) -> bool) -> bool {
+    let schedule = server.get("/v1/schedules/s").await.1;
+    let mut runs = schedule["last_runs"].as_array().unwrap().iter();
+    runs.any(|run| run["manual"].is_null() && is_such(run))
+}
+
+/// A schedule yields to the job that it pushed last as long as that is unfinished, whether or not the rest of the job can be read.
+pub async fn a_spoiled_job_does_not_stop_its_schedule(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let mut rule = rule();
+    (rule["cron"], rule["overlap"]) = (json!("0 0 29 2 *"), json!("skip"));
+    put(&server, "/v1/schedules/s", rule.clone()).await;
+    let run = async || {
+        let (status, run) = server.post("/v1/schedules/s/run", json!({})).await;
+        assert_eq!(status, 200, "{run}");
+        run
+    };
+    let pushed = |run: &Value| run["job_id"].as_str().unwrap_or_else(|| panic!("{run}")).to_owned();
+    let state = async |id: &str| server.get(&format!("/v1/jobs/{id}")).await.1["state"].clone();
+    let first = pushed(&run().await);
+    spoil(place, &[&first]).await;
+    assert_eq!(run().await["skipped"], "overlap", "nobody has looked at it: it is unfinished");
+    assert_eq!(state(&first).await, "dead");
+    let second = pushed(&run().await);
+    spoil(place, &[&second]).await;
+    // The same of occurrences.
+    rule["cron"] = json!("* * * * * *");
+    put(&server, "/v1/schedules/s", rule).await;
+    until("an occurrence yields", || has_occurred(&server, |run| run["skipped"] == "overlap")).await;
+    assert_eq!(state(&second).await, "dead");
+    until("an occurrence pushes a job", || has_occurred(&server, |run| run["job_id"].is_string())).await;
 }
 
 /// Documents that lack what their states need, past the validator.

@@ -83,7 +83,12 @@ pub async fn a_settle_pushes_a_thousand_jobs_at_most(place: &Place) {
         let item = |(job, n): (&Value, usize)| json!({"id": job["id"], "reservation": job["reservation"], "push": push(n)});
         json!({"commit": items.map(item).collect::<Vec<_>>()})
     };
-    invalid(&server.post("/v1/settle", body([501, 500])).await, "/commit");
+    for pushes in [[501, 500], [1001, 0]] {
+        let answer = server.post("/v1/settle", body(pushes)).await;
+        invalid(&answer, "/commit");
+        let detail = answer.1["detail"].as_str().unwrap();
+        assert!(detail.contains("must push at most 1000 jobs in all commits together"), "{detail}");
+    }
     let (_, answer) = server.post("/v1/settle", body([501, 499])).await;
     let pushed = |n: usize| answer["commit"][n]["pushed"].as_array().unwrap().len();
     assert_eq!((pushed(0), pushed(1)), (501, 499));

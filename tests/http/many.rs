@@ -81,6 +81,28 @@ pub async fn a_settle_takes_a_thousand_jobs(place: &Place) {
     assert_eq!((status, &again["commit"]), (200, &json!(repeats)));
 }
 
+pub async fn all_lists_of_a_settle_have_a_thousand_jobs_together(place: &Place) {
+    const LISTS: [&str; 4] = ["commit", "rollback", "extend", "move"];
+    let server = Server::start(&place.url).await;
+    let stranger = json!({"id": "nobody", "reservation": "x"});
+    let settle = async |sizes: [usize; 4]| {
+        let mut body = json!({});
+        for (list, size) in LISTS.into_iter().zip(sizes) {
+            body[list] = json!(vec![stranger.clone(); size]);
+        }
+        server.post("/v1/settle", body).await
+    };
+    for sizes in [[1001, 0, 0, 0], [0, 0, 0, 1001], [5000, 5000, 0, 0], [400, 300, 200, 101]] {
+        let answer = settle(sizes).await;
+        invalid(&answer, "");
+        let detail = answer.1["detail"].as_str().unwrap();
+        assert!(detail.contains("must have at most 1000 jobs in all lists together"), "{sizes:?}: {detail}");
+    }
+    let (status, answer) = settle([400, 300, 200, 100]).await;
+    let lengths = LISTS.map(|list| answer[list].as_array().unwrap().len());
+    assert_eq!((status, lengths), (200, [400, 300, 200, 100]));
+}
+
 pub async fn a_settle_of_nothing_answers_nothing(place: &Place) {
     let server = Server::start(&place.url).await;
     let empty = json!({"commit": [], "rollback": [], "extend": [], "move": []});

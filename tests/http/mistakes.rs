@@ -179,3 +179,27 @@ pub async fn a_key_that_is_there_twice_is_refused(place: &Place) {
         assert_eq!(raw(&server, "PATCH", "/v1/queues/q", &[], body).await.status, 422, "{body}");
     }
 }
+
+/// Of what a request says, the beginning is quoted.
+pub async fn a_refusal_does_not_grow_with_what_it_quotes(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for name in ["~".repeat(100_000), "ü".repeat(100_000)] {
+        let beginning: String = name.chars().take(64).collect();
+        let shown = format!("{}…", beginning.replace('~', "~0"));
+        let push = "/v1/queues/q/jobs";
+        for (path, body, at) in [
+            (push, format!("{{\"payload\":1,\"{name}\":1}}"), format!("/{shown}")),
+            (
+                "/v1/jobs",
+                format!("{{\"jobs\":[{{\"queue\":\"q\",\"{name}\":1}}]}}"),
+                format!("/jobs/0/{shown}"),
+            ),
+            (push, format!("{{\"headers\":{{\"{name}\":1,\"{name}\":2}}}}"), format!("/headers/{shown}")),
+            (push, format!("{{\"payload\":{{\"{name}\":1,\"{name}\":2}}}}"), "/payload".to_owned()),
+        ] {
+            let reply = post_text(&server, path, &body).await;
+            assert!(reply.text.len() < 4096, "{path} {at}: {} bytes", reply.text.len());
+            invalid(&reply.answer(), &at);
+        }
+    }
+}

@@ -1,7 +1,9 @@
 //! Semaphores, `max_reserved` and `rate`, as clients see them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use futures::future::join_all;
 use reqwest::Method;
 
 use super::support::*;
@@ -208,4 +210,28 @@ pub async fn a_semaphore_that_a_schedule_needs_stays(place: &Place) {
     assert!(kept.1["detail"].as_str().unwrap().contains("schedule yearly"), "{}", kept.1);
     assert_eq!(server.send(Method::DELETE, "/v1/schedules/yearly", None).await.0, 200);
     assert_eq!(server.send(Method::DELETE, "/v1/semaphores/api", None).await.0, 200);
+}
+
+/// What others write at the same time is none of its changes.
+pub async fn a_refused_delete_of_a_semaphore_is_no_act(place: &Place) {
+    let server = Server::start(&place.url).await;
+    make(&server, "s", 1).await;
+    server.push("work", json!({"payload": 1, "semaphores": ["s"]})).await;
+    let is_over = AtomicBool::new(false);
+    let push = async |n: usize| {
+        while !is_over.load(Ordering::Relaxed) {
+            server.push(&format!("other{n}"), json!({"payload": 1})).await;
+        }
+    };
+    let delete_often = async {
+        for _ in 0..30 {
+            refused(&delete(&server, "s").await, 409, "semaphore-in-use");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(join_all((0..8_usize).map(&push)), delete_often);
+    let (status, page) = server.get("/v1/audit").await;
+    assert_eq!(status, 200, "{page}");
+    let acts: Vec<&Value> = page["entries"].as_array().unwrap().iter().map(|entry| &entry["what"]).collect();
+    assert_eq!(acts, ["semaphore.set"], "{page}");
 }

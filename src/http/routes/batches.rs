@@ -7,6 +7,7 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::jobs::BATCH_MAX;
 use super::push::{OnFinishedRequest, QueuedPush, parse_queued};
 use super::queues::AffectedResponse;
 use super::view::Shown;
@@ -15,6 +16,7 @@ use crate::http::budget::Budget;
 use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
 use crate::http::params::{OfBatch, Query, cursor};
 use crate::http::problem::{ApiResult, Problem};
+use crate::job::list::at_most;
 use crate::job::{Batch, BatchId, BatchResult, Child, Ending, JobId, Payload, QueueName, Timestamp};
 use crate::queue::{BatchState, CallOutcome, NewBatch, Queues};
 use crate::store::BatchChanged;
@@ -24,7 +26,7 @@ use crate::store::BatchChanged;
 #[serde(deny_unknown_fields)]
 pub struct CreateBatchRequest {
     /// Its first jobs, up to 1000, in any queues.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<{ BATCH_MAX }, _, _>")]
     #[schema(value_type = Vec<QueuedPush>, max_items = 1000)]
     jobs: Vec<Box<RawValue>>,
     /// The callback: a job that is pushed when the last one has finished.
@@ -44,6 +46,7 @@ fn yes() -> bool {
 #[serde(deny_unknown_fields)]
 pub struct AddToBatchRequest {
     /// The jobs, 1 to 1000, in any queues.
+    #[serde(deserialize_with = "at_most::<{ BATCH_MAX }, _, _>")]
     #[schema(value_type = Vec<QueuedPush>, min_items = 1, max_items = 1000)]
     jobs: Vec<Box<RawValue>>,
 }
@@ -277,7 +280,7 @@ pub async fn list(
     let query = query.only(&["state", "limit", "cursor"])?;
     let state = query.word("state", "open, sealed, finished")?;
     let (after, limit) = (query.cursor::<BatchId>()?, query.limit()?);
-    let _turn = budget.page().await?;
+    let _turn = budget.scan().await?;
     let page = queues.batches(state, by.owner().as_ref(), after.as_ref(), limit).await?;
     Ok(Json(BatchesPage {
         batches: page.items.into_iter().map(BatchView::from).collect(),

@@ -20,6 +20,7 @@ use crate::http::params::{InQueue, OfJob, Query};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::http::waiting::Waiting;
 use crate::job::headers::distinct_if_any;
+use crate::job::list::at_most;
 use crate::job::spec::Headers;
 use crate::job::transition::Edit;
 use crate::job::{Base64, GroupName, JobId, MediaType, QueueName, Scope, Timestamp, Visible};
@@ -111,6 +112,7 @@ pub async fn push(
 #[serde(deny_unknown_fields)]
 pub struct PushBatchRequest {
     /// The jobs, up to 1000. Their ids sort in this order.
+    #[serde(deserialize_with = "at_most::<{ BATCH_MAX }, _, _>")]
     #[schema(value_type = Vec<PushRequest>, max_items = 1000)]
     jobs: Vec<Box<RawValue>>,
 }

@@ -10,8 +10,9 @@ use crate::http::answer;
 use crate::http::budget::Budget;
 use crate::http::problem::{ApiResult, Problem};
 use crate::http::waiting::{Place, Waiting};
+use crate::job::list::at_most_if_any;
 use crate::job::{JobId, QueuePattern, WorkerName};
-use crate::queue::{Next, NextAsk, Queues};
+use crate::queue::{Next, NextAsk, QUEUES_MAX, Queues};
 use crate::store::Weight as _;
 
 /// The next jobs that a worker wants, as in a reserve. They are taken once the settle has taken effect, which waits for nothing.
@@ -20,6 +21,7 @@ use crate::store::Weight as _;
 pub struct NextRequest {
     /// The queues to take from, in this order: names, or prefixes of names followed by `*`. Default: the queue of the settled job, or
     /// the queues of the settled jobs in their order.
+    #[serde(default, deserialize_with = "at_most_if_any::<{ QUEUES_MAX }, _, _>")]
     #[schema(min_items = 1, max_items = 100)]
     queues: Option<Vec<QueuePattern>>,
     /// The maximum number of jobs.

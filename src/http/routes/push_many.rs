@@ -14,6 +14,7 @@ use super::{align, parse_each};
 use crate::http::access::Granted;
 use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
 use crate::http::problem::{ApiResult, Problem};
+use crate::job::list::at_most;
 use crate::job::{QueueName, Scope};
 use crate::queue::{CallKey, CallOutcome, Error, NewPush, PushAnswer, Queues};
 
@@ -26,6 +27,7 @@ fn yes() -> bool {
 #[serde(deny_unknown_fields)]
 pub struct PushManyRequest {
     /// The jobs, 1 to 1000, each with its queue. Their ids sort in this order.
+    #[serde(deserialize_with = "at_most::<{ BATCH_MAX }, _, _>")]
     #[schema(value_type = Vec<QueuedPush>, min_items = 1, max_items = 1000)]
     jobs: Vec<Box<RawValue>>,
     /// Whether either all jobs are stored or none. If not, each succeeds or fails independently of the others.

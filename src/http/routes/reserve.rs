@@ -14,8 +14,9 @@ use crate::http::keyed::{self, Answer, Keyed, kept, render};
 use crate::http::params::{Idempotency, InQueue};
 use crate::http::problem::ApiResult;
 use crate::http::waiting::{Place, Waiting};
+use crate::job::list::at_most;
 use crate::job::{Job, QueueName, QueuePattern, WorkerName};
-use crate::queue::{IdempotencyKey, PopAsk, Queues, ReserveAsk};
+use crate::queue::{IdempotencyKey, PopAsk, QUEUES_MAX, Queues, ReserveAsk};
 use crate::store::Weight as _;
 
 pub(super) fn one() -> usize {
@@ -50,6 +51,7 @@ pub struct ReserveRequest {
 #[serde(deny_unknown_fields)]
 pub struct ReserveManyRequest {
     /// The queues to reserve from, in this order: names, or prefixes of names followed by `*`.
+    #[serde(deserialize_with = "at_most::<{ QUEUES_MAX }, _, _>")]
     #[schema(min_items = 1, max_items = 100)]
     pub(super) queues: Vec<QueuePattern>,
     /// The maximum number of jobs.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::view::Deleted;
 use crate::http::access::{self, Granted};
-use crate::http::body::Body;
+use crate::http::body::Small;
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::http::session::{self, Attempts, Source};
 use crate::http::{AppState, access::Options};
@@ -112,7 +112,7 @@ pub async fn get(State(state): State<AppState>, granted: Granted) -> ApiResult<J
 pub async fn log_in(
     State(state): State<AppState>,
     source: Source,
-    Body(request): Body<LoginRequest>,
+    Small(request): Small<LoginRequest>,
 ) -> ApiResult<Response> {
     if !source.is_private {
         let detail = "a login sends the key, and a browser keeps the cookie, over TLS or on the same machine only: put a \

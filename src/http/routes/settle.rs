@@ -21,10 +21,11 @@ use crate::http::keyed::{self, Answer, Keyed, kept, recalled, render};
 use crate::http::params::SettledJob;
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::http::waiting::Waiting;
+use crate::job::list::at_most;
 use crate::job::record::KeyUntil;
 use crate::job::spec::{Headers, JobHeaders};
 use crate::job::{Base64, Claim, JobId, JobKey, MediaType, QueueName, Reservation, Scope, Timestamp};
-use crate::queue::settle::SETTLE_MAX;
+use crate::queue::settle::{PUSHES_MAX, SETTLE_MAX};
 use crate::queue::{Error, Queues, Settle, Settled};
 
 /// Returns the settle that is requested, if the key allows what it leads to.
@@ -231,7 +232,7 @@ items! {
         #[schema(value_type = Option<serde_json::Value>)]
         result: Option<Box<RawValue>>,
         /// Jobs to push with the commit, up to 1000. Atomic: they are stored with it, or nothing happens to this job.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "at_most::<{ PUSHES_MAX }, _, _>")]
         #[schema(value_type = Vec<QueuedPush>, max_items = 1000)]
         push: Vec<Box<RawValue>>,
     }
@@ -310,19 +311,19 @@ items! {
 #[serde(deny_unknown_fields)]
 pub struct SettleRequest {
     /// Jobs to commit.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<{ SETTLE_MAX }, _, _>")]
     #[schema(value_type = Vec<CommitItem>, max_items = 1000, default = json!([]))]
     commit: Vec<Box<RawValue>>,
     /// Jobs to roll back.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<{ SETTLE_MAX }, _, _>")]
     #[schema(value_type = Vec<RollbackItem>, max_items = 1000, default = json!([]))]
     rollback: Vec<Box<RawValue>>,
     /// Jobs whose reservations to extend.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<{ SETTLE_MAX }, _, _>")]
     #[schema(value_type = Vec<ExtendItem>, max_items = 1000, default = json!([]))]
     extend: Vec<Box<RawValue>>,
     /// Jobs to move to another queue.
-    #[serde(default, rename = "move")]
+    #[serde(default, rename = "move", deserialize_with = "at_most::<{ SETTLE_MAX }, _, _>")]
     #[schema(value_type = Vec<MoveItem>, max_items = 1000, default = json!([]))]
     moves: Vec<Box<RawValue>>,
     /// The next jobs, taken with the same call; it must commit, roll back or move something.
@@ -370,7 +371,7 @@ pub async fn settle(
     let SettleRequest { commit, rollback, extend, moves, next } = request;
     let total = commit.len() + rollback.len() + extend.len() + moves.len();
     if total > SETTLE_MAX {
-        return Err(Problem::field("", format!("has {total} jobs; at most 1000 can be settled together")));
+        return Err(Problem::field("", "must have at most 1000 jobs in all lists together"));
     }
     let lists = [
         list("commit", commit, |item: CommitItem| item.into_settle(&queues, &by)),
@@ -378,12 +379,8 @@ pub async fn settle(
         list("extend", extend, |item: ExtendItem| item.into_settle(&queues, &by)),
         list("move", moves, |item: MoveItem| item.into_settle(&queues, &by)),
     ];
-    let pushed: usize = lists[0].3.iter().map(Settle::pushes).sum();
-    if pushed > SETTLE_MAX {
-        return Err(Problem::field(
-            "/commit",
-            format!("pushes {pushed} jobs; at most 1000 can be pushed together"),
-        ));
+    if lists[0].3.iter().map(Settle::pushes).sum::<usize>() > PUSHES_MAX {
+        return Err(Problem::field("/commit", "must push at most 1000 jobs in all commits together"));
     }
     let mut settles = Vec::with_capacity(total);
     let lists = lists.map(|(name, ids, elements, valid)| {

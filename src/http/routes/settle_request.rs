@@ -7,12 +7,13 @@ use super::next::NextRequest;
 use super::push::{QueuedPush, parse_queued, when};
 use crate::http::body::{optional_content, optional_payload, present};
 use crate::http::problem::ApiResult;
+use crate::job::list::at_most;
 use crate::job::record::KeyUntil;
 use crate::job::spec::{Headers, JobHeaders};
 use crate::job::transition::{Back, Fate};
 use crate::job::{Base64, Invalid, JobKey, MediaType, QueueName, Reservation, Timestamp};
 use crate::queue::Relocation;
-use crate::queue::settle::{Action, MoveKey};
+use crate::queue::settle::{Action, MoveKey, PUSHES_MAX};
 
 /// A commit: the work succeeded.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -26,7 +27,7 @@ pub struct CommitRequest {
     #[schema(value_type = Option<serde_json::Value>)]
     pub(super) result: Option<Box<RawValue>>,
     /// Jobs to push with the commit, up to 1000. Atomic: they are stored with the commit, or nothing happens.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<{ PUSHES_MAX }, _, _>")]
     #[schema(value_type = Vec<QueuedPush>, max_items = 1000)]
     pub(super) push: Vec<Box<RawValue>>,
     /// The next jobs, taken with the same call.
