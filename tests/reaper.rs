@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::fleet::{Tally, browse, fleet, kill_9, push_many, text};
-use common::server::{Place, Server, until};
+use common::open_transaction::{FOR_AN_HOUR, OpenTransaction};
+use common::own_mongod::OwnMongod;
+use common::server::{Place, SHIPPED_DEADLINE, Server, until};
+use mongodb::{Client, Database};
 use serde_json::{Value, json};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
@@ -19,6 +22,8 @@ const LONG_MS: u64 = 600_000;
 const NO_POLL: &[(&str, &str)] = &[("TAILBACK_WAIT__POLL_MS", "60000")];
 /// Well under the wait, and long enough for a machine that is busy.
 const SOON: Duration = Duration::from_secs(40);
+/// How soon jobs come back while another one is held; its transaction lives for much longer.
+const WHILE_HELD: Duration = Duration::from_secs(20);
 /// How many jobs of each queue are given to workers that never settle.
 const JOBS: usize = 100;
 
@@ -205,6 +210,64 @@ async fn a_job_past_its_expiry_leaves_unless_it_is_held(place: &Place) {
     for queue in ["settled", "rolled-back", "lapsing", "idle"] {
         assert!(browse(&server, queue).await.is_empty(), "{queue}");
     }
+}
+
+/// Reserves the job of this queue, and holds it in a transaction before its lease is over. Returns the job and how long the lease was.
+async fn held_in_a_transaction(
+    server: &Server,
+    database: &Database,
+    queue: &str,
+) -> (Value, u64, OpenTransaction) {
+    // On a machine that is busy the transaction may come too late; then the next lease is longer.
+    for lease_ms in [300, 1200, 4800, 19_200] {
+        let job = server.reserve(queue, json!({"lease_ms": lease_ms, "wait_ms": 50_000})).await.remove(0);
+        if let Some(open) = OpenTransaction::on(database, &text(&job, "id"), "reserved").await {
+            return (job, lease_ms, open);
+        }
+    }
+    panic!("no transaction came in time");
+}
+
+/// What lapses at the same time as a job that a transaction holds, as a killed server leaves one behind, does not wait for its end.
+async fn a_lapse_does_not_wait_for_a_transaction_on_another_job(_: &Place) {
+    const OTHERS: usize = 5;
+    let mongod = OwnMongod::with_parameters(&[FOR_AN_HOUR]).await;
+    let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
+    let database = Client::with_uri_str(mongod.url()).await.unwrap().default_database().unwrap();
+    let id = server.push("held", json!({"payload": 1, "max_attempts": 100})).await;
+    let mut others = push_many(&server, "others", OTHERS, json!({})).await;
+    let (held, lease_ms, mut open) = held_in_a_transaction(&server, &database, "held").await;
+    assert_eq!(held["id"], json!(id));
+    let lease_ms = lease_ms + 2000; // behind that of the job that is held
+    let ask = json!({"count": OTHERS, "lease_ms": lease_ms});
+    assert_eq!(server.reserve("others", ask).await.len(), OTHERS);
+    let lapsed = async {
+        let mut lapsed = Vec::new();
+        while lapsed.len() < OTHERS {
+            let ask = json!({"count": OTHERS, "wait_ms": 50_000, "lease_ms": LONG_MS});
+            lapsed.extend(server.reserve("others", ask).await);
+        }
+        lapsed
+    };
+    let lapsed = tokio::time::timeout(Duration::from_millis(lease_ms) + WHILE_HELD, lapsed).await;
+    let lapsed = lapsed.expect("they wait for the transaction");
+    let mut ids: Vec<String> = lapsed.iter().map(|job| text(job, "id")).collect();
+    ids.sort();
+    others.sort();
+    assert_eq!(ids, others);
+    assert!(lapsed.iter().all(|job| job["attempt"] == 2), "{lapsed:?}");
+    assert!(server.reserve("held", json!({})).await.is_empty());
+    assert!(open.is_open().await, "the transaction is over");
+    open.abort().await;
+    let freed = server.reserve("held", json!({"wait_ms": 50_000, "lease_ms": LONG_MS})).await;
+    assert_eq!(freed[0]["id"], json!(id));
+}
+
+/// What only one store has: transactions of other programs that hold single jobs.
+mod one_store {
+    use super::*;
+
+    on_one_store! { mongo: a_lapse_does_not_wait_for_a_transaction_on_another_job }
 }
 
 on_every_store! {

@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::fleet::{Tally, browse, fleet, push_many, text};
-use common::server::{Place, Server};
+use common::open_transaction::{FOR_AN_HOUR, OpenTransaction};
+use common::own_mongod::OwnMongod;
+use common::server::{Place, SHIPPED_DEADLINE, Server, until};
+use mongodb::Client;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tailback::job::Timestamp;
@@ -17,6 +20,8 @@ use tokio::task::JoinSet;
 
 /// How many clients work at once.
 const CLIENTS: usize = 12;
+/// How soon a job is delivered while another one is held; its transaction lives for much longer.
+const WHILE_HELD: Duration = Duration::from_secs(20);
 
 /// How many jobs the clients hold, by what they know themselves: from the answer of a reserve to the call that
 /// settles it.
@@ -146,10 +151,7 @@ async fn limits_of_a_queue_hold_across_servers(place: &Place) {
     put(&servers[0], "/v1/queues/a", settings).await;
     for server in &servers {
         let path = "/v1/queues/a";
-        common::server::until("the settings are known", || async {
-            server.get(path).await.1["max_reserved"] == 4
-        })
-        .await;
+        until("the settings are known", || async { server.get(path).await.1["max_reserved"] == 4 }).await;
     }
     push_many(&servers[0], "a", JOBS, json!({})).await;
     let gauge = Arc::new(Gauge::default());
@@ -195,10 +197,45 @@ async fn every_semaphore_is_checked_in_its_turn(place: &Place) {
     assert_eq!(won.iter().map(|job| &job["payload"]).collect::<Vec<_>>(), [last]);
 }
 
-/// What only one store lets another program do to a stopped server's database so simply.
+/// A transaction that holds a blocked job, as a killed server leaves one behind, keeps only the semaphore of that job from being served.
+async fn a_semaphore_does_not_wait_for_a_transaction_on_a_job_of_another(_: &Place) {
+    let mongod = OwnMongod::with_parameters(&[FOR_AN_HOUR]).await;
+    let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
+    let database = Client::with_uri_str(mongod.url()).await.unwrap().default_database().unwrap();
+    let (mut holders, mut blocked) = (Vec::new(), Vec::new());
+    for name in ["a", "b"] {
+        put(&server, &format!("/v1/semaphores/{name}"), json!({"capacity": 1})).await;
+        let job = json!({"payload": 1, "semaphores": [name]});
+        server.push(name, job.clone()).await;
+        holders.push(server.reserve(name, json!({"lease_ms": 600_000})).await.remove(0));
+        let id = server.push(name, job).await;
+        assert_eq!(server.reserve(name, json!({})).await, Vec::<Value>::new());
+        let path = format!("/v1/jobs/{id}");
+        until("it is blocked", || async { server.get(&path).await.1["state"] == "blocked" }).await;
+        blocked.push(id);
+    }
+    let open = OpenTransaction::on(&database, &blocked[0], "blocked").await;
+    let mut open = open.expect("nobody else changes it");
+    for holder in &holders {
+        let (status, answer) = server.settle(holder, "commit", json!({})).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let ask = json!({"wait_ms": 50_000, "lease_ms": 600_000});
+    let won = tokio::time::timeout(WHILE_HELD, server.reserve("b", ask.clone())).await;
+    let won = won.expect("it waits for the transaction");
+    assert_eq!(won[0]["id"], json!(blocked[1]));
+    assert_eq!(server.get(&format!("/v1/jobs/{}", blocked[0])).await.1["state"], "blocked");
+    assert!(open.is_open().await, "the transaction is over");
+    open.abort().await;
+    let won = server.reserve("a", ask).await;
+    assert_eq!(won[0]["id"], json!(blocked[0]));
+}
+
+/// What one store does not have, or lets another program do to a stopped server's database so simply.
 mod one_store {
     use super::*;
 
+    on_one_store! { mongo: a_semaphore_does_not_wait_for_a_transaction_on_a_job_of_another }
     on_one_store! { sqlite: every_semaphore_is_checked_in_its_turn }
 }
 

@@ -43,6 +43,7 @@
 //! | `waiters`, `peers` | waiters for jobs on this server, and on the other servers over the same store |
 //! | `outcomes` | a cache of how jobs were settled lately |
 //! | `maintenance`, `alarm` | what background tasks do, and what wakes them |
+//! | `stuck` | jobs that the store does not change for a while, left out of what others need |
 //! | `readiness` | whether this server can serve |
 
 mod access;
@@ -97,6 +98,7 @@ pub mod series;
 mod settings;
 pub mod settle;
 mod stats;
+mod stuck;
 mod sweep;
 mod total_load;
 pub mod totals;
@@ -166,6 +168,7 @@ use self::settle::SettleRounds;
 pub use self::settle::{Settle, Settled};
 use self::stats::StatsCache;
 pub use self::stats::{Figures, QueueFigures, Stats};
+use self::stuck::Stuck;
 pub use self::sweep::Swept;
 use self::total_load::LoadCache;
 pub use self::total_load::TotalLoad;
@@ -259,6 +262,7 @@ pub struct Shared {
     tokens: OnceLock<Tokens>,
     due: Alarm,
     reaper: Alarm,
+    stuck: Stuck,
     scheduler: Alarm,
     poll: PollAlarm,
     semaphores: SemaphoreNotes,
@@ -314,6 +318,7 @@ impl Queues {
             tokens: OnceLock::new(),
             due: Alarm::default(),
             reaper: Alarm::default(),
+            stuck: Stuck::default(),
             scheduler: Alarm::default(),
             poll: PollAlarm::default(),
             semaphores: SemaphoreNotes::default(),

@@ -8,6 +8,7 @@ pub mod fleet;
 pub mod foreign;
 pub mod mongod;
 pub mod op_msg;
+pub mod open_transaction;
 pub mod own_mongod;
 pub mod proxy;
 pub mod rare_indexes;

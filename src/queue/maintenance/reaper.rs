@@ -8,7 +8,11 @@ use std::time::Duration;
 
 use super::{Maintenance, Run};
 use crate::queue::Result;
+use crate::queue::changes::Tried;
 use crate::store::LOOK_AHEAD_MS;
+
+/// When to look again where all that is overdue is left out for a while.
+const STUCK_REST: Duration = Duration::from_millis(500);
 
 impl Maintenance {
     /// Makes jobs whose reservation ran out ready or dead, and removes jobs past their `expires_at`, `batch`
@@ -29,9 +33,17 @@ impl Maintenance {
                 }
                 return Ok(Run { done, again_in: Some(sleep) });
             }
-            let changed = self.queues.apply_overdue(overdue.changes).await?;
+            let Tried { done: changed, tried } = self.queues.apply_overdue(overdue.changes).await?;
             tracing::debug!(found, changed, "took back overdue jobs");
             done += changed as u64;
+            if tried == 0 {
+                // Until one comes that can be changed.
+                match self.queues.now() {
+                    Ok(now) => alarm.sleep_until(now.plus_ms(STUCK_REST.as_millis() as u64).millis()),
+                    Err(_) => alarm.sleep_unwoken(),
+                }
+                return Ok(Run { done, again_in: Some(STUCK_REST) });
+            }
         }
     }
 }

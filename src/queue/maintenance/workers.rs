@@ -75,7 +75,7 @@ impl Maintenance {
         let jobs = changes.len();
         let mut taken = 0;
         if jobs > 0 {
-            taken = self.queues.apply_overdue(changes).await?;
+            taken = self.queues.apply_overdue(changes).await?.done;
         }
         let fresh = workers.iter().filter(|name| named.in_feed.insert((*name).clone()));
         fresh.for_each(|worker| self.queues.0.feed.note_lost(worker));
