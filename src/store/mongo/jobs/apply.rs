@@ -15,7 +15,7 @@ use crate::job::receipt::Receipt;
 use crate::job::state::Verb;
 use crate::job::trace::{OfJob, inherits};
 use crate::job::transition::{Next, OfUnreadable, Operation, Refusal, Surroundings, missing, step};
-use crate::job::{JobId, Meta, Rules, Timestamp};
+use crate::job::{JobId, Meta, Rules, Timestamp, proven_by_absence_until};
 use crate::store::audit;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -264,8 +264,9 @@ impl Round<'_> {
             let known = operation.claim().and_then(|claim| self.mongo.delivered.take(id, claim));
             let compares = matches!(operation.verb(), Verb::Abandon | Verb::Lapse);
             let lacks_trace = |trace: &OfJob| *trace == OfJob::Unread && inherits(operation.pushes());
-            let known =
-                known.filter(|(meta, trace)| !compares && !meta.may_be_overdue(now) && !lacks_trace(trace));
+            // What was remembered so long ago may have been removed since, and the receipt of that be gone: its absence would prove nothing.
+            let is_old = |meta: &Meta| proven_by_absence_until(meta).is_none_or(|until| until <= now);
+            let known = known.filter(|(meta, trace)| !compares && !is_old(meta) && !lacks_trace(trace));
             match known {
                 Some((meta, trace)) => {
                     metas.insert(id.clone(), meta);
