@@ -311,7 +311,7 @@ impl Queues {
             Err(error) => {
                 // Those that were taken away after all are not there to be given back.
                 tokio::spawn(self.clone().give_back(jobs, false));
-                Err(error.into())
+                Err(error.after(1).into()) // the claim is stored
             }
         }
     }

@@ -392,7 +392,8 @@ impl Queues {
             tokio::spawn(self.clone().give_back(unsure, false));
         }
         match failure {
-            Some(error) if popped.is_empty() => Err(error),
+            // The claim is stored, whatever became of the rest.
+            Some(error) if popped.is_empty() => Err(error.after(1)),
             _ => Ok(popped),
         }
     }
@@ -445,7 +446,7 @@ impl Queues {
                             self.announce(&queue, run_at);
                         }
                     }
-                    Err(Denied::Store(error)) if error.is_away() => again.push(change),
+                    Err(Denied::Store(error)) if error.is_away() || error.is_full() => again.push(change),
                     Err(_) => {} // settled or lapsed by now
                 }
             }

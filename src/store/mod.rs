@@ -150,6 +150,11 @@ impl StoreError {
         matches!(self, Self::Unavailable(_) | Self::Damaged(_))
     }
 
+    /// Whether there is no room for what was to be written, which may change.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full(_))
+    }
+
     /// Returns a [`StoreError::Unavailable`] with this cause.
     pub fn unavailable(cause: impl std::fmt::Display) -> Self {
         Self::Unavailable(Cause(cause.to_string().into()))

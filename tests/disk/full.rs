@@ -17,6 +17,9 @@ const FAILING: [u16; 2] = [507, 503];
 /// How often the calls are repeated while the disk is ill.
 const ROUNDS: usize = 5;
 
+/// How often a test tries to strike what it means to.
+const TRIES: usize = 20;
+
 /// What clients know of a site.
 struct Known {
     site: Site,
@@ -205,6 +208,56 @@ async fn a_worker_that_is_half_removed_is_not_507() {
         (site.call(Method::DELETE, "/workers/@", Value::Null), "/queues/@".to_owned())
     })
     .await;
+}
+
+/// Returns the first of the operations behind this one that saves what was written.
+fn first_sync(lane: &Lane, before: u64) -> Option<u64> {
+    (before + 1..=lane.shim.count()).find(|n| lane.shim.operation(*n).is_sync())
+}
+
+/// Pops a job that nothing disturbs. Returns how many operations its claim makes, which is the first of the two transactions of a pop.
+async fn operations_of_a_claim(lane: &mut Lane) -> u64 {
+    let site = lane.site();
+    site.push(json!({"payload": 1, "max_attempts": 1})).await;
+    let before = lane.shim.count();
+    site.must(Method::POST, "/queues/@/pop", json!({})).await;
+    let saved = first_sync(lane, before).expect("a claim is saved");
+    site.clear().await;
+    saved - before
+}
+
+/// The second transaction of a pop, which takes the job away, meets a used-up quota: the job comes back once there is room, and the
+/// attempt, which was its only one, does not count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_a_pop_has_claimed_and_not_taken_away_comes_back() {
+    let mut lane = Lane::start().await;
+    for _ in 0..TRIES {
+        let claim = operations_of_a_claim(&mut lane).await;
+        let site = lane.site();
+        let id = site.push(json!({"payload": 1, "max_attempts": 1})).await;
+        let before = lane.shim.count();
+        lane.shim.arm(DiskFault::QuotaFrom, before + claim + 1);
+        let pop = site.post("/queues/@/pop", json!({}));
+        let (status, answer) = site.make(&pop.act).await.expect("the server lives");
+        let is_behind_claim = lane.shim.struck() > 0 && first_sync(&lane, before) == Some(before + claim);
+        lane.shim.heal();
+        lane.server().until_ready().await;
+        if !is_behind_claim {
+            site.clear().await; // the claim was longer or shorter, such as by the time that is kept once a second
+            continue;
+        }
+        assert_eq!((status, &answer["retryable"]), (503, &json!(true)), "{answer}");
+        let ask = json!({"wait_ms": 60_000, "lease_ms": LEASE_MS});
+        let again = site.must(Method::POST, "/queues/@/reserve", ask).await;
+        let jobs = again["jobs"].as_array().unwrap();
+        let shown: Vec<_> = jobs.iter().map(|job| (&job["id"], &job["attempt"])).collect();
+        assert_eq!(shown, [(&json!(id), &json!(1))], "{again}");
+        site.drain(jobs).await;
+        site.clear().await;
+        drop(site);
+        return lane.finish().await;
+    }
+    panic!("no pop was struck behind its claim");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
