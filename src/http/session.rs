@@ -207,7 +207,11 @@ fn of_session(
         queues.sign(&signed(name, text), &hash)?.as_bytes().ct_eq(signature.as_bytes()).into();
     let now = queues.now()?;
     let ends = ends.parse().ok().map(Timestamp::from_millis).filter(|ends| is_signed && *ends > now);
-    Ok(ends.map(|ends| (caller, ends)))
+    let Some(ends) = ends else { return Ok(None) };
+    if let Caller::Key(key) = &caller {
+        queues.note_use(&key.id)?; // only now: who knows the id of a key has not used it
+    }
+    Ok(Some((caller, ends)))
 }
 
 #[cfg(test)]

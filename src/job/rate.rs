@@ -12,10 +12,16 @@ const PARTS: u64 = 200;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deliveries(Vec<(i64, i64)>);
 
+/// Returns whether a delivery counts. One that lies further ahead than a window is long is of a clock that was wrong: it must not stop
+/// the queue until its time comes.
+fn is_within(rate: Rate, at: Timestamp, now: Timestamp) -> bool {
+    at.plus_ms(rate.per_ms) > now && at <= now.plus_ms(rate.per_ms)
+}
+
 impl Deliveries {
     fn within(&self, rate: Rate, now: Timestamp) -> impl Iterator<Item = (Timestamp, u64)> {
         let all = self.0.iter().map(|(at, count)| (Timestamp::from_millis(*at), count.unsigned_abs()));
-        all.filter(move |(at, _)| at.plus_ms(rate.per_ms) > now)
+        all.filter(move |(at, _)| is_within(rate, *at, now))
     }
 
     /// Returns how many more may be delivered now.
@@ -38,7 +44,7 @@ impl Deliveries {
 
     /// Counts deliveries at this moment. What is older than the window is dropped.
     pub fn note(&mut self, rate: Rate, now: Timestamp, count: u64) {
-        self.0.retain(|(at, _)| Timestamp::from_millis(*at).plus_ms(rate.per_ms) > now);
+        self.0.retain(|(at, _)| is_within(rate, Timestamp::from_millis(*at), now));
         let part = (rate.per_ms / PARTS).max(1).cast_signed();
         let count = count.cast_signed();
         match self.0.last_mut() {
@@ -57,6 +63,17 @@ mod tests {
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
+    }
+
+    #[test]
+    fn deliveries_of_a_clock_that_was_years_ahead_do_not_count() {
+        let rate = Rate { limit: 2, per_ms: 1000 };
+        let mut deliveries = Deliveries::default();
+        deliveries.note(rate, at(315_360_000_000), 2);
+        assert_eq!((deliveries.room(rate, at(5000)), deliveries.resumes_at(rate, at(5000))), (2, None));
+        deliveries.note(rate, at(5000), 2);
+        assert_eq!(deliveries.resumes_at(rate, at(5001)), Some(at(6000)));
+        assert_eq!(deliveries.room(rate, at(6000)), 2);
     }
 
     #[test]

@@ -210,16 +210,23 @@ impl Queues {
         })
     }
 
-    /// Returns the key of this id, if it is stored and has not expired.
+    /// Returns the key of this id, if it is stored and has not expired. It does not count as used: see [`Self::note_use`].
     pub fn valid_api_key(&self, id: &str) -> Result<Option<Arc<ApiKey>>> {
         let now = self.now()?; // an error until the keys are known
         let Ok(id) = id.parse::<ApiKeyId>() else { return Ok(None) };
         let entries = self.0.keys.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let valid = entries.get(&id).filter(|entry| !entry.key.is_expired(now));
-        Ok(valid.map(|entry| {
+        Ok(valid.map(|entry| entry.key.clone()))
+    }
+
+    /// Notes that the key was used just now.
+    pub fn note_use(&self, id: &ApiKeyId) -> Result<()> {
+        let now = self.now()?;
+        let entries = self.0.keys.entries.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(entry) = entries.get(id) {
             entry.usage.note(Some(now));
-            entry.key.clone()
-        }))
+        }
+        Ok(())
     }
 
     /// Admits a request of this key, unless that would exceed a limit of the key. What is returned is to be kept until the

@@ -18,7 +18,9 @@ use crate::job::{
     Timestamp, Visible,
 };
 use crate::store::audit::{Entry, along};
-use crate::store::{Change, Denied, Filter, ListedJob, Once, Search, StoreError, listed_id};
+use crate::store::{
+    Change, Denied, Filter, ListedJob, Once, PAGE_BYTES, Search, StoreError, Weight as _, listed_id,
+};
 
 /// How many jobs one step reads and changes.
 const STEP: usize = 500;
@@ -79,7 +81,7 @@ impl Queues {
         let (what, on) = ("queue.purge", queue.as_str());
         let row = self.counting_row(Act { what, on, queue: Some(queue), before: None, after });
         let mut call = Call::new(BulkAction::Delete, self.now()?, None).recorded(row);
-        let ask = Search { newest_first: true, ..Search::new(filter, STEP) };
+        let ask = Search { newest_first: true, with_contents: false, ..Search::new(filter, STEP) };
         let part = self.each(&mut call, ask, None, purge).await?;
         let Part::Behind { last, operation } = part else { return Ok(call.over()) };
         let queue = queue.clone();
@@ -149,7 +151,8 @@ impl Queues {
         let mut call = Call::new(BulkAction::Delete, self.now()?, None)
             .recorded(self.counting_row(act))
             .leaving_nothing();
-        self.each(&mut call, Search::new(Filter::all(queue.clone()), STEP), Some(most), cancel).await?;
+        let ask = Search { with_contents: false, ..Search::new(Filter::all(queue.clone()), STEP) };
+        self.each(&mut call, ask, Some(most), cancel).await?;
         Ok(call.affected)
     }
 
@@ -209,15 +212,16 @@ impl Queues {
         }
     }
 
-    /// Returns the next jobs that are asked for, so many as that or all there are.
+    /// Returns the next jobs that are asked for: so many as that, all there are, or as many as make a large page in memory.
     pub(super) async fn found(&self, ask: &Search) -> Result<Vec<ListedJob>> {
-        let (mut jobs, mut ask) = (Vec::new(), ask.clone());
+        let (mut jobs, mut bytes, mut ask) = (Vec::new(), 0, ask.clone());
         loop {
             let found = self.0.store.search(&ask).await?;
             ask.limit -= found.jobs.len().min(ask.limit);
+            bytes += found.jobs.iter().map(ListedJob::weight).sum::<usize>();
             jobs.extend(found.jobs);
             ask.after = found.stopped_at;
-            if ask.limit == 0 || ask.after.is_none() {
+            if ask.limit == 0 || ask.after.is_none() || bytes >= PAGE_BYTES {
                 return Ok(jobs);
             }
         }

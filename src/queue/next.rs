@@ -101,6 +101,8 @@ impl Taking {
 
 /// How many jobs a settle takes at most in its own round.
 const TAKEN_IN_ROUND: usize = 16;
+/// How many jobs are read at once of which only the queues matter: each may be as long as a payload and a result may be.
+const READ_AT_ONCE: usize = 16;
 
 impl Queues {
     /// Returns what may be taken in the round of the settle itself: what is asked of one queue, by number.
@@ -157,8 +159,12 @@ impl Queues {
 
     /// Returns the queues that these jobs are in, of those that are there.
     pub async fn queues_of_jobs(&self, ids: &[JobId]) -> Result<Vec<QueueName>> {
-        let jobs = self.0.store.get(ids).await?;
-        Ok(jobs.into_iter().flatten().flatten().map(|job| job.meta.queue).collect())
+        let mut queues = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(READ_AT_ONCE) {
+            let jobs = self.0.store.get(ids).await?;
+            queues.extend(jobs.into_iter().flatten().flatten().map(|job| job.meta.queue));
+        }
+        Ok(queues)
     }
 
     /// Refuses a request for the next jobs that is not valid.

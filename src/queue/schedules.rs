@@ -144,7 +144,12 @@ impl Queues {
         let times = |rule: &ScheduleRule| (rule.cron.clone(), rule.time_zone.clone(), rule.paused);
         let next_at = match &found {
             Some(found) if times(&found.rule) == times(&rule) => found.next_at,
-            _ => rule.next(self.now()?),
+            found => {
+                // An occurrence that has run, by a clock of which this server's estimate lags behind, does not run again.
+                self.0.store.ping().await?;
+                let runs = found.iter().flat_map(|found| &found.last_runs).filter(|run| !run.manual);
+                rule.next(runs.map(|run| run.at).fold(self.now()?, Timestamp::max))
+            }
         };
         let (last_job, last_runs) = found.map(|found| (found.last_job, found.last_runs)).unwrap_or_default();
         let version = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 9]>());

@@ -85,6 +85,17 @@ impl Health {
     }
 }
 
+/// Returns what this error of a COMMIT means to a caller.
+///
+/// SQLite enlarges its shared-memory file only once the frames of the transaction are in the log, and synced. Where there is no room for
+/// that it returns an error, and rolls back in memory; a start that reads the log finds the transaction all the same.
+pub fn of_commit(error: &rusqlite::Error) -> StoreError {
+    match error.sqlite_error() {
+        Some(code) if code.extended_code == ffi::SQLITE_IOERR_SHMSIZE => StoreError::unavailable(error),
+        _ => from_sql(error),
+    }
+}
+
 /// Returns what this error of SQLite means to a caller.
 pub fn from_sql(error: &rusqlite::Error) -> StoreError {
     // The unix file layer returns FULL for ENOSPC, but the plain write error where a quota is used up, and

@@ -144,7 +144,7 @@ impl Store for SqliteStore {
             }
             Ok(made)
         };
-        let made = self.writer.run(migrate).await?;
+        let made = self.writer.run_to_the_end(migrate).await?; // an added column is checked in every row
         self.is_buried.store(true, Ordering::Relaxed); // only now: one that failed is retried
         Ok(made)
     }

@@ -3,11 +3,11 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::job::{Schedule, ScheduleName, Timestamp};
+use crate::job::{JobId, Schedule, ScheduleName, State, Timestamp};
 use crate::store::schedules::FireStep;
 use crate::store::settings::valid_version;
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::push::{self, New};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
@@ -172,11 +172,19 @@ fn next(db: &Connection, limit: usize) -> Result<Vec<(ScheduleName, Timestamp)>,
     Ok(moments)
 }
 
+/// Returns the state of this job, wherever it is now, if it is there and can be read: the rest of it does not matter.
+fn state_of(db: &Connection, id: &JobId) -> Result<Option<State>, Fault> {
+    let mut state = db.prepare_cached("SELECT state FROM jobs WHERE id = ?1")?;
+    let mut rows = state.query([id.as_str()])?;
+    let Some(found) = rows.next()? else { return Ok(None) };
+    readable(row::state(found, 0))
+}
+
 /// Stores the job and what the schedule is then.
 pub fn fire(tx: &Tx<'_>, firing: &Firing, job: Option<&New>, now: Timestamp) -> Result<Fired, Fault> {
     let found = find(tx, &firing.name)?;
     let last = match found.as_ref().and_then(|schedule| firing.yields_to(schedule)) {
-        Some(id) => row::meta_of(tx, id)?.map(|found| found.job.state),
+        Some(id) => state_of(tx, id)?,
         None => None,
     };
     let (schedule, run) = match firing.onto(found, last) {

@@ -54,8 +54,12 @@ where
     W: FnMut(&Tx<'_>, Timestamp) -> Result<T, Fault> + Send,
 {
     fn run(&mut self, tx: &Tx<'_>, now: Timestamp) -> Result<(), StoreError> {
+        (self.value, self.written) = (None, None); // of an earlier run, which was rolled back
         // Skipped where the caller has gone away or ran into its deadline: it would not learn the outcome.
         if !self.reply.is_closed() {
+            if self.row.is_some() {
+                tx.flush()?; // what others of the round have counted is none of its changes
+            }
             let before = tx.total_changes();
             tx.begin_work(self.row.as_ref().is_some_and(|row| row.is_of_one_job()));
             self.value = Some((self.work)(tx, now)?);
@@ -133,6 +137,19 @@ impl Writer {
         T: Send + 'static,
         W: FnMut(&Tx<'_>, Timestamp) -> Result<T, Fault> + Send + 'static,
     {
+        let late = |_| Err(StoreError::unavailable("the write did not end within its deadline"));
+        tokio::time::timeout(DEADLINE, self.run_to_the_end(work))
+            .await
+            .unwrap_or_else(late)
+            .inspect_err(|error| self.health.note(error))
+    }
+
+    /// The same for work that may take as long as the file is large.
+    pub async fn run_to_the_end<T, W>(&self, work: W) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        W: FnMut(&Tx<'_>, Timestamp) -> Result<T, Fault> + Send + 'static,
+    {
         let line = locked(&self.line).clone();
         let Some(line) = line else {
             return Err(StoreError::unavailable("the store is closed"));
@@ -140,16 +157,9 @@ impl Writer {
         let (reply, outcome) = oneshot::channel();
         let unit: Box<dyn Unit> =
             Box::new(Ask { work, row: row(), written: None, value: None, reply, held: held() });
-        let result = tokio::time::timeout(DEADLINE, async {
-            line.send(unit).await.ok()?;
-            outcome.await.ok()
-        });
-        let result = match result.await {
-            Ok(Some(result)) => result,
-            Ok(None) => Err(StoreError::unavailable("the thread that writes has ended")),
-            Err(_) => Err(StoreError::unavailable("the write did not end within its deadline")),
-        };
-        result.inspect_err(|error| self.health.note(error))
+        let ended = || StoreError::unavailable("the thread that writes has ended");
+        line.send(unit).await.map_err(|_| ended())?;
+        outcome.await.unwrap_or_else(|_| Err(ended()))
     }
 
     /// Lets the thread finish what is queued, and waits for its end.
@@ -220,7 +230,8 @@ fn commit(
         tx.flush().map_err(|fault| RoundError::Whole(fault.into()))?;
         // What only reads leaves the disk alone.
         let kept = if db.total_changes() > before { clock.keep(db).map_err(whole)? } else { None };
-        execute(db, if faults::bug("answer_early") { "ROLLBACK" } else { "COMMIT" }).map_err(whole)?;
+        execute(db, if faults::bug("answer_early") { "ROLLBACK" } else { "COMMIT" })
+            .map_err(|error| RoundError::Whole(fault::of_commit(&error)))?;
         clock.kept(kept);
         Ok(())
     };

@@ -29,7 +29,7 @@ use crate::store::mongo::LIMITS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::{FULL_FOR, Known, Refused};
 use crate::store::mongo::client::count;
-use crate::store::mongo::jobs::document::{Row, serialized};
+use crate::store::mongo::jobs::document::{Row, deliveries_of, serialized};
 use crate::store::mongo::jobs::head::{self, Heads};
 use crate::store::mongo::jobs::rewrite::{self, Rewrite};
 use crate::store::mongo::jobs::transitions::{self, not_as_read, reserved};
@@ -354,7 +354,7 @@ impl Round<'_> {
         if let Some(rate) = rate {
             let row = Row(&found);
             now = row.time("at")?.ok_or_else(|| row.fault("at"))?;
-            recent = Some((rate, row.part("recent")?.unwrap_or_default()));
+            recent = Some((rate, deliveries_of(&found)));
         }
         Ok(Allowance::new(reserved, recent, now))
     }

@@ -7,6 +7,7 @@ use mongodb::bson::raw::{CStr, cstr};
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{self, Bson, Document, RawBson, RawDocumentBuf, doc};
 
+use crate::job::rate::Deliveries;
 use crate::job::spec::Headers;
 use crate::job::trace::OfJob;
 use crate::job::transition::Salvaged;
@@ -353,6 +354,17 @@ pub fn readable<'d, T>(documents: &'d [Stored], read: impl Fn(&'d Document) -> R
         }
     };
     documents.iter().filter_map(logged).collect()
+}
+
+/// Returns what a queue has delivered lately, by its document in `limits`. What cannot be read must not stop the queue: the window begins anew.
+pub fn deliveries_of(found: &Document) -> Deliveries {
+    Row(found)
+        .part("recent")
+        .unwrap_or_else(|error| {
+            tracing::error!(error = crate::store::chain(&error), "the deliveries of a queue cannot be read");
+            None
+        })
+        .unwrap_or_default()
 }
 
 /// Reads a job's metadata from a document.

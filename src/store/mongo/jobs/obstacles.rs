@@ -9,7 +9,7 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::LIMITS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
-use crate::store::mongo::jobs::document::{Row, place_in_line};
+use crate::store::mongo::jobs::document::{Row, deliveries_of, place_in_line};
 use crate::store::{AHEAD_MAX, LineHead, Obstacles, Result};
 
 /// Returns what may keep this job from being delivered.
@@ -35,5 +35,5 @@ async fn deliveries(mongo: &Mongo, job: &Meta) -> Result<Deliveries> {
     let limits = mongo.collection(LIMITS).await?;
     let found = limits.find_one(doc! { "_id": job.queue.as_str() }).projection(doc! { "recent": 1 });
     let found = found.await.map_err(fault)?.unwrap_or_default();
-    Ok(Row(&found).part("recent")?.unwrap_or_default())
+    Ok(deliveries_of(&found))
 }

@@ -8,7 +8,7 @@ use crate::job::transition::delivery;
 use crate::job::{Job, Meta, QueueName, Rules, SemaphoreName, Timestamp};
 use crate::store::ClaimAsk;
 use crate::store::admission::{self, Allowance, Given, Verdicts, Want};
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim::{self, heads, not_as_listed};
 use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::row::{self, Found};
@@ -39,8 +39,9 @@ fn reserved(tx: &Tx<'_>, queue: &QueueName) -> Result<u64, Fault> {
 pub fn deliveries(db: &Connection, queue: &QueueName) -> Result<Deliveries, Fault> {
     let mut recent = db.prepare_cached("SELECT recent FROM deliveries WHERE queue = ?1")?;
     let mut rows = recent.query([queue.as_str()])?;
-    let found = rows.next()?.map(|row| row::json(row, 0, "deliveries")).transpose()?;
-    Ok(found.flatten().unwrap_or_default())
+    let Some(found) = rows.next()? else { return Ok(Deliveries::default()) };
+    // What cannot be read must not stop the queue: the window begins anew.
+    Ok(readable(row::json(found, 0, "deliveries"))?.flatten().unwrap_or_default())
 }
 
 /// Reserves what the requests for one queue ask for, as far as limits and semaphores allow.
