@@ -8,6 +8,7 @@ pub mod trace;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
+use std::thread::LocalKey;
 use std::time::{Duration, Instant};
 
 use metrics::{
@@ -157,10 +158,43 @@ pub fn memory(bytes: usize) {
     gauge!(HTTP_MEMORY.name).set(bytes as f64);
 }
 
+/// How long something takes, and how much it carries, by its name.
+type Sized = Vec<(&'static str, Histogram, Histogram)>;
+
+thread_local! {
+    /// The same for calls of the store and for rounds: both are few.
+    static STORE_CALLS: RefCell<Sized> = RefCell::default();
+    static ROUNDS: RefCell<Sized> = RefCell::default();
+}
+
+/// Records a duration and a size under this name, whose metrics `make` looks up once.
+fn record_sized(
+    all: &'static LocalKey<RefCell<Sized>>,
+    name: &'static str,
+    took: Duration,
+    size: usize,
+    make: impl FnOnce() -> (Histogram, Histogram),
+) {
+    all.with_borrow_mut(|all| {
+        // The same text may be in several places: it is compared where the place differs.
+        let known = all.iter().position(|(known, ..)| std::ptr::eq(*known, name) || *known == name);
+        let at = known.unwrap_or_else(|| {
+            let (seconds, sizes) = make();
+            all.push((name, seconds, sizes));
+            all.len() - 1
+        });
+        if let Some((_, seconds, sizes)) = all.get(at) {
+            seconds.record(took);
+            sizes.record(size as f64);
+        }
+    });
+}
+
 /// Records the duration and the batch size of a store call.
 pub fn store_call(call: &'static str, took: Duration, elements: usize) {
-    histogram!(STORE_SECONDS.name, "call" => call).record(took);
-    histogram!(STORE_BATCH.name, "call" => call).record(elements as f64);
+    record_sized(&STORE_CALLS, call, took, elements, || {
+        (histogram!(STORE_SECONDS.name, "call" => call), histogram!(STORE_BATCH.name, "call" => call))
+    });
 }
 
 /// Counts a failed store call. Which one it was is in the log.
@@ -205,8 +239,9 @@ impl StoreFailure {
 
 /// Records a round of a lane: how many requests it carried, and how long it took.
 pub fn round(lane: &'static str, carried: usize, took: Duration) {
-    histogram!(ROUND_SIZE.name, "lane" => lane).record(carried as f64);
-    histogram!(ROUND_SECONDS.name, "lane" => lane).record(took);
+    record_sized(&ROUNDS, lane, took, carried, || {
+        (histogram!(ROUND_SECONDS.name, "lane" => lane), histogram!(ROUND_SIZE.name, "lane" => lane))
+    });
 }
 
 /// Measures how long a round waited for others to gather.

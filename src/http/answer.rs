@@ -4,13 +4,13 @@
 use std::io::Write as _;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use futures::StreamExt as _;
 use serde::Serialize;
 
 use super::budget::Held;
 use super::problem::{ApiResult, Code, Problem};
+use super::security;
 
 /// About how many bytes are written at once. A response that is no longer has its length in its head.
 const PIECE: usize = 256 << 10;
@@ -147,7 +147,9 @@ where
             Body::from_stream(futures::stream::iter(first.into_iter().chain(pieces)).then(in_turns))
         }
     };
-    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
+    let mut response = Response::new(body);
+    *response.headers_mut() = security::of_json();
+    response
 }
 
 #[cfg(test)]

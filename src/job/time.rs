@@ -78,9 +78,54 @@ impl When {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let moment = jiff::Timestamp::from_millisecond(self.0).map_err(|_| fmt::Error)?;
-        write!(f, "{moment:.3}")
+        f.pad(Written::of(*self).as_str())
     }
+}
+
+/// A moment as it is written: 24 characters. Every job that is shown has several.
+struct Written([u8; 24]);
+
+impl Written {
+    fn of(time: Timestamp) -> Self {
+        let (days, ms) = (time.0.div_euclid(DAY_MS), time.0.rem_euclid(DAY_MS));
+        let (year, month, day) = civil(days);
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let parts = [
+            (0, 4, year),
+            (5, 2, month),
+            (8, 2, day),
+            (11, 2, ms / 3_600_000),
+            (14, 2, ms / 60_000 % 60),
+            (17, 2, ms / 1000 % 60),
+            (20, 3, ms % 1000),
+        ];
+        for (from, len, mut number) in parts {
+            for digit in text[from..from + len].iter_mut().rev() {
+                *digit = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        }
+        Self(text)
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+const DAY_MS: i64 = 86_400_000;
+
+/// Returns the year, the month and the day of a day since 1970-01-01, by Howard Hinnant's `civil_from_days`: years begin in March, so that the day
+/// that some years have more comes last, and 400 of them have always as many days.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468; // since 0000-03-01
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153; // 0: March
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year_of_era + next, month, day)
 }
 
 impl fmt::Debug for Timestamp {
@@ -105,7 +150,7 @@ impl std::str::FromStr for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
+        to.serialize_str(Written::of(*self).as_str())
     }
 }
 
@@ -119,6 +164,21 @@ impl<'de> Deserialize<'de> for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_day_is_written_as_it_is_called() {
+        let last = LAST_MILLIS / DAY_MS;
+        for day in 0..=last {
+            for ms in [0, 1, 43_199_999, 86_399_999] {
+                let time = Timestamp::from_millis(day * DAY_MS + ms);
+                if day % 97 == 0 || ms == 1 {
+                    let moment = jiff::Timestamp::from_millisecond(time.0).unwrap();
+                    assert_eq!(time.to_string(), format!("{moment:.3}"));
+                }
+                assert_eq!(time.to_string().len(), 24);
+            }
+        }
+    }
 
     #[test]
     fn written_in_utc_with_milliseconds() {

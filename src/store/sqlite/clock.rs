@@ -95,13 +95,18 @@ impl Clock {
         Timestamp::from_millis(self.read())
     }
 
-    /// Reads both clocks. A thread that is stopped between the two would make a step back of it, so that of two tries the better one counts.
-    fn clocks(&self) -> (i64, i64) {
+    /// Reads both clocks. A thread that is stopped between the two makes a step back of it: where it looks like one from `wall_at_start_us`, they
+    /// are read again, and the better of the two tries counts.
+    fn clocks(&self, wall_at_start_us: i64) -> (i64, i64) {
         let read = || {
             let (wall_us, passed) = (self.wall_us(), self.started.elapsed());
             (wall_us, i64::try_from(passed.as_micros()).unwrap_or(0))
         };
-        let (first, second) = (read(), read());
+        let first = read();
+        if first.0 - first.1 + US_IN_MS > wall_at_start_us {
+            return first;
+        }
+        let second = read();
         if second.0 - second.1 > first.0 - first.1 + US_IN_MS { second } else { first }
     }
 
@@ -115,7 +120,7 @@ impl Clock {
         let (now_ms, back_ms, ahead_ms) = {
             let mut state = locked(&self.state);
             // Read in turn: a later reading would else be met by an earlier one.
-            let (wall_us, passed_us) = self.clocks();
+            let (wall_us, passed_us) = self.clocks(state.wall_at_start_us);
             let (now_ms, back_ms) = state.read(wall_us, passed_us);
             (now_ms, back_ms, (state.lead / FALLS_BACK_IN / US_IN_MS).unsigned_abs())
         };

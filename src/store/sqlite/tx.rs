@@ -1,7 +1,6 @@
 //! A transaction under way: the connection, and how it changes the number of jobs in each state.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::ops::Deref;
 
 use rusqlite::{Connection, params};
@@ -16,7 +15,8 @@ use crate::store::sqlite::fault::Fault;
 /// `counters` is brought up to date once, before the commit, however many jobs a queue won or lost.
 pub struct Tx<'c> {
     db: &'c Connection,
-    changes: RefCell<HashMap<QueueName, Change>>,
+    /// By queue, of which a round has one or a few.
+    changes: RefCell<Vec<(QueueName, Change)>>,
     /// How many jobs the current piece of work has changed or stored, where it says so.
     acted: Cell<Option<u64>>,
     /// What the current piece of work has found and made, for the row of the act that it is.
@@ -99,22 +99,36 @@ impl<'c> Tx<'c> {
 
     /// Counts a due mark of a ready job that was cleared.
     pub fn unmarks(&self, queue: &QueueName) {
-        self.changes.borrow_mut().entry(queue.clone()).or_default().marked -= 1;
+        self.change(queue, |change| change.marked -= 1);
     }
 
     fn count(&self, queue: &QueueName, state: State, marked: bool, by: i64) {
-        let mut changes = self.changes.borrow_mut();
-        if !changes.contains_key(queue) {
-            changes.insert(queue.clone(), Change::default());
+        if faults::bug("miscount") {
+            return;
         }
-        let Some(change) = changes.get_mut(queue).filter(|_| !faults::bug("miscount")) else { return };
-        change.by_state[state as usize] += by;
-        change.marked += if marked { by } else { 0 };
+        self.change(queue, |change| {
+            change.by_state[state as usize] += by;
+            change.marked += if marked { by } else { 0 };
+        });
+    }
+
+    fn change(&self, queue: &QueueName, by: impl FnOnce(&mut Change)) {
+        let mut changes = self.changes.borrow_mut();
+        // The queue of the change before, nearly always.
+        if let Some((_, change)) = changes.iter_mut().rev().find(|(known, _)| known == queue) {
+            return by(change);
+        }
+        let mut change = Change::default();
+        by(&mut change);
+        changes.push((queue.clone(), change));
     }
 
     /// Brings the table `counters` up to date. A queue without jobs has no row there.
     pub fn flush(&self) -> Result<(), Fault> {
         for (queue, Change { by_state, marked }) in self.changes.take() {
+            if by_state == [0; 5] && marked == 0 {
+                continue;
+            }
             let by = |state: State| by_state[state as usize];
             self.prepare_cached(
                 "INSERT INTO counters (queue, ready, marked, reserved, blocked, done, dead) \
@@ -132,7 +146,8 @@ impl<'c> Tx<'c> {
                 by(State::Done),
                 by(State::Dead),
             ])?;
-            if by_state.iter().sum::<i64>() <= 0 {
+            // Otherwise as many came as left, and the queue is as empty as it was.
+            if by_state.iter().sum::<i64>() < 0 {
                 self.prepare_cached(
                     "DELETE FROM counters WHERE queue = ?1 AND ready = 0 AND reserved = 0 AND blocked = 0 \
                      AND done = 0 AND dead = 0",
