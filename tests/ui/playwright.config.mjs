@@ -9,7 +9,7 @@ export default defineConfig({
   outputDir: '../results',
   timeout: 120_000, // no test needs a quick machine
   expect: { timeout: Number(process.env.TAILBACK_UI_WAIT_MS ?? 30_000) },
-  workers: 1,
+  workers: 2, // most of the time is spent waiting for pages
   retries: 0,
   reporter: 'list',
   use: {
