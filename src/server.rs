@@ -41,6 +41,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(1);
 const TRANSFER_DEADLINE: Duration = Duration::from_secs(20);
 /// The prefix of the first migration's name: a store without it has never been used.
 const FIRST_MIGRATION: &str = "0001_";
+/// How long a server that stops waits until jobs are given back that their clients did not receive.
+const RETURN_WAIT: Duration = Duration::from_secs(5);
 /// How long the last figures may take to be written.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 /// How many files are open beside connections: the store's, the log, the runtime's.
@@ -119,6 +121,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     if let Err(error) = serving.await {
         tracing::error!(%error, "server failed");
     }
+    queues.returned(RETURN_WAIT).await;
     driver.stop().await;
     write_last_series(&queues).await;
     store.close().await;

@@ -119,18 +119,24 @@ fn message_of_words(error: &serde_json::Error) -> Option<String> {
     Some(message(error)).filter(|message| error.is_data() && message.starts_with("unknown variant"))
 }
 
+/// Returns what serde says that it expected instead of a name, which may be any text.
+fn expected(message: &str) -> Option<&str> {
+    message.rsplit_once("`, expected ").map(|(_, expected)| expected)
+}
+
 /// Translates a message of serde into one that names the field and the valid values.
 fn explain(pointer: String, message: &str) -> Invalid {
     let quoted = |text: &str| escaped(text.split('`').nth(1).unwrap_or_default());
     let child = |name: String| format!("{pointer}/{name}");
     if message.starts_with("unknown field") {
-        let known = message.split_once("expected ").map_or("none", |(_, known)| known).replace('`', "");
+        let known = expected(message).unwrap_or("none").replace('`', "");
         let known = known.trim_start_matches("one of ").to_owned();
         // The path ends in the unknown field itself.
         let beneath = child(quoted(message));
         let own = beneath.strip_prefix(&pointer).is_some_and(|name| pointer.ends_with(name));
         let pointer = if own { pointer } else { beneath };
-        return Invalid::new(pointer, format!("is an unknown field; known fields: {known}"));
+        let detail = format!("is an unknown field; known fields: {known}");
+        return Invalid::new(pointer, shown(&detail, MESSAGE_SHOWN));
     }
     if message.starts_with("missing field") {
         return Invalid::new(child(quoted(message)), "is required");
@@ -139,17 +145,19 @@ fn explain(pointer: String, message: &str) -> Invalid {
         return Invalid::new(child(quoted(message)), "is a duplicate");
     }
     if let Some(variants) = message.strip_prefix("unknown variant") {
-        let known = variants.split_once("expected ").map_or("", |(_, known)| known);
+        let known = expected(variants).unwrap_or_default();
         let known = known.replace("` or `", "`, `").replace('`', "");
-        return Invalid::new(pointer, format!("must be one of: {}", known.trim_start_matches("one of ")));
+        let detail = format!("must be one of: {}", known.trim_start_matches("one of "));
+        return Invalid::new(pointer, shown(&detail, MESSAGE_SHOWN));
     }
     // The messages of our own types need no translation. They may quote the request, such as a key in a payload.
-    match message.split_once("expected ") {
+    match message.rsplit_once("expected ") {
         Some((given, expected)) if message.starts_with("invalid ") => {
             let is_quoted =
                 given.starts_with("invalid type: string") && expected_type(expected).contains("number");
             let unquoted = if is_quoted { ", without quotes" } else { "" };
-            Invalid::new(pointer, format!("must be {}{unquoted}", expected_type(expected)))
+            let detail = format!("must be {}{unquoted}", expected_type(expected));
+            Invalid::new(pointer, shown(&detail, MESSAGE_SHOWN))
         }
         _ => Invalid::new(pointer, shown(message, MESSAGE_SHOWN)),
     }
@@ -280,6 +288,18 @@ mod tests {
             let at = at.unwrap();
             assert_eq!((status, at.ends_with('…')), (422, true), "{at}");
             assert!(at.len() < 200 && detail.len() < 400, "{at} {detail}");
+        }
+        let long = format!("expected {}", "a".repeat(100_000));
+        for (text, says) in [
+            (format!(r#"{{"count":1,"{long}":1}}"#), "known fields: count, payload, inner, word, share"),
+            (format!(r#"{{"count":1,"word":"{long}"}}"#), "must be one of: first, last"),
+            (
+                format!(r#"{{"count":"{long}"}}"#),
+                "must be a whole number from 0 to 4294967295, without quotes",
+            ),
+        ] {
+            let (status, _, detail) = problem(&text);
+            assert_eq!((status, detail.ends_with(says), detail.len() < 400), (422, true, true), "{detail}");
         }
     }
 

@@ -12,10 +12,13 @@ const PARTS: u64 = 200;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deliveries(Vec<(i64, i64)>);
 
-/// Returns whether a delivery counts. One that lies further ahead than a window is long is of a clock that was wrong: it must not stop
-/// the queue until its time comes.
+/// By how much the clocks of two primaries of a store may differ: what is ahead by less counts, so that there are never too many deliveries.
+const CLOCKS_DIFFER_MS: u64 = 60_000;
+
+/// Returns whether a delivery counts. One that lies further ahead is of a clock that was wrong: it must not stop the queue until its time
+/// comes.
 fn is_within(rate: Rate, at: Timestamp, now: Timestamp) -> bool {
-    at.plus_ms(rate.per_ms) > now && at <= now.plus_ms(rate.per_ms)
+    at.plus_ms(rate.per_ms) > now && at <= now.plus_ms(rate.per_ms.max(CLOCKS_DIFFER_MS))
 }
 
 impl Deliveries {

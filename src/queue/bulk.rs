@@ -27,7 +27,7 @@ const STEP: usize = 500;
 /// The same for a step of a keyed call: on MongoDB one job that others change stops all of it.
 pub(super) const KEYED_STEP: usize = 50;
 /// By how much the estimate of the store's clock of one server is behind that of another at most, in milliseconds.
-const CLOCKS_DIFFER_MS: u64 = 5000;
+pub(super) const CLOCKS_DIFFER_MS: u64 = 5000;
 
 /// Which of the jobs that have finished, done or dead.
 #[derive(Debug, Clone, Copy, Default)]

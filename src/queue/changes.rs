@@ -1,15 +1,18 @@
 //! Changes that no holder asks for: what the server itself wants, and what is done to many jobs.
 
-use futures::future::join_all;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::outcomes::Noted;
+use super::stuck::Sorted;
 use super::{Queues, Result};
 use crate::faults;
 use crate::job::Timestamp;
 use crate::store::{Applied, Change, Denied, StoreError};
 
-/// Into how many parts changes are divided that failed together.
+/// Into how many parts changes are divided that failed together, and how many parts are applied at once: each takes a connection.
 const PARTS: usize = 8;
+/// The most parts that are tried one after the other so, each of which may take a call's deadline.
+const PARTS_MAX: usize = 32;
 
 /// How many changes there were.
 pub(super) struct Tried {
@@ -22,6 +25,8 @@ pub(super) struct Tried {
 /// What became of changes that travelled together.
 struct Part {
     done: usize,
+    /// Whether the store has responded to any of them.
+    has_other: bool,
     /// Those that the store failed.
     failed: Vec<Change>,
     error: Option<StoreError>,
@@ -31,35 +36,39 @@ impl Queues {
     /// Applies changes that the server itself wants, guarded by what it read. Returns how many happened, and how many were tried.
     ///
     /// Changes that travel together fail together. So those that failed are divided, and their parts applied beside each other, until
-    /// each that fails does so alone, and is [left out](super::stuck); unless all parts fail, because the store is away.
+    /// each that fails does so alone, or there are too many of them: these are [left out](super::stuck) for a while. Where none succeeds that is
+    /// not known to be stuck, the store is away.
     pub(super) async fn apply_overdue(&self, changes: Vec<Change>) -> Result<Tried> {
         faults::point("overdue.read").await;
-        let changes = self.0.stuck.without(changes);
-        let (tried, mut done, mut is_whole) = (changes.len(), 0, true);
-        let mut parts = if changes.is_empty() { Vec::new() } else { vec![changes] };
+        let Sorted { others, again } = self.0.stuck.sort(changes);
+        let (tried, are_all_known) = (others.len() + again.len(), others.is_empty());
+        let mut parts: Vec<Vec<Change>> =
+            [others, again].into_iter().filter(|part| !part.is_empty()).collect();
+        let (mut done, mut has_succeeded, mut failure) = (0, are_all_known, None);
+        let mut stuck = Vec::new();
         while !parts.is_empty() {
-            let applied = join_all(parts.into_iter().map(|part| self.apply_part(part))).await;
-            let applied = applied.into_iter().collect::<Result<Vec<Part>>>()?;
-            done += applied.iter().map(|part| part.done).sum::<usize>();
-            let is_one = is_whole && applied.iter().all(|part| part.failed.len() < 2);
-            let is_away = is_one || (!is_whole && applied.iter().all(|part| part.error.is_some()));
-            if is_away && let Some(error) = applied.iter().find_map(|part| part.error.clone()) {
-                return Err(error.after(done as u64).into());
-            }
-            (parts, is_whole) = (Vec::new(), false);
-            for Part { mut failed, .. } in applied {
+            let applied = stream::iter(parts).map(|part| self.apply_part(part)).buffer_unordered(PARTS);
+            let applied: Vec<Part> = applied.try_collect().await?;
+            parts = Vec::new();
+            for Part { done: changed, has_other, failed, error } in applied {
+                done += changed;
+                has_succeeded |= has_other;
+                failure = failure.or(error);
                 match failed.len() {
                     0 => {}
-                    1 => failed.drain(..).for_each(|change| self.0.stuck.note(change.id)),
-                    count => {
-                        let size = count.div_ceil(PARTS);
-                        while !failed.is_empty() {
-                            let rest = failed.split_off(size.min(failed.len()));
-                            parts.push(std::mem::replace(&mut failed, rest));
-                        }
-                    }
+                    1 => stuck.extend(failed),
+                    count => parts.extend(failed.chunks(count.div_ceil(PARTS)).map(<[Change]>::to_vec)),
                 }
             }
+            if parts.len() > PARTS_MAX {
+                stuck.extend(parts.drain(..).flatten());
+            }
+        }
+        if let Some(error) = failure.filter(|_| !has_succeeded) {
+            return Err(error.after(done as u64).into());
+        }
+        if !stuck.is_empty() {
+            self.0.stuck.note(stuck);
         }
         Ok(Tried { done, tried })
     }
@@ -71,9 +80,10 @@ impl Queues {
         let applied = self.0.store.apply(changes.clone(), &self.rules()).await;
         let is_failed = |applied: &Result<Applied, Denied>| matches!(applied, Err(Denied::Store(error)) if !matches!(error, StoreError::Unreadable(_)));
         let failed = changes.into_iter().zip(&applied).filter(|(_, applied)| is_failed(applied));
-        let failed = failed.map(|(change, _)| change).collect();
+        let failed: Vec<Change> = failed.map(|(change, _)| change).collect();
+        let count = noted.len();
         let (done, error) = self.note_all(noted, applied, now);
-        Ok(Part { done: done.len(), failed, error })
+        Ok(Part { done: done.len(), has_other: failed.len() < count, failed, error })
     }
 
     /// Applies changes. Returns what happened, which is announced, and the first failure of the store.

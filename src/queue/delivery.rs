@@ -89,7 +89,7 @@ impl Delivery {
         let fitting = fitting(&self.won, self.most_bytes()).min(self.wanted());
         if fitting < self.won.len() {
             let surplus = self.won.split_off(fitting);
-            tokio::spawn(self.queues.clone().give_back(surplus, self.is_marked));
+            self.queues.return_jobs(surplus, self.is_marked);
         }
     }
 
@@ -117,11 +117,11 @@ impl Drop for Delivery {
     fn drop(&mut self) {
         let (queues, is_marked) = (&self.queues, self.is_marked);
         if !self.won.is_empty() {
-            tokio::spawn(queues.clone().give_back(std::mem::take(&mut self.won), is_marked));
+            queues.return_jobs(std::mem::take(&mut self.won), is_marked);
         }
         if let Some(Coming { keyed, answer }) = self.coming.take() {
             let queues = queues.clone();
-            tokio::spawn(async move {
+            queues.clone().0.returning.spawn(async move {
                 match (answer.await, keyed) {
                     (Ok(Ok(jobs)), _) => queues.give_back(jobs, is_marked).await,
                     (_, Some((queue, claim))) => queues.recover(queue, claim, is_marked),

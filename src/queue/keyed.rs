@@ -296,7 +296,7 @@ impl Queues {
                 let lost: Vec<Job> = lost.map(|(job, _)| job.clone()).collect();
                 let popped = taken(&applied);
                 self.note_all(noted, applied, now);
-                tokio::spawn(self.clone().give_back(lost, false));
+                self.return_jobs(lost, false);
                 self.count_deliveries(&popped);
                 if let Some(answer) = answer {
                     drop(once.answer.set(Ok(answer)));
@@ -304,13 +304,13 @@ impl Queues {
                 Ok(popped)
             }
             Ok(Once::Before(recalled)) => {
-                tokio::spawn(self.clone().give_back(jobs.clone(), false));
+                self.return_jobs(jobs.clone(), false);
                 drop(once.answer.set(answer_of(recalled)));
                 Ok(jobs)
             }
             Err(error) => {
                 // Those that were taken away after all are not there to be given back.
-                tokio::spawn(self.clone().give_back(jobs, false));
+                self.return_jobs(jobs, false);
                 Err(error.after(1).into()) // the claim is stored
             }
         }

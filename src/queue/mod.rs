@@ -39,6 +39,7 @@
 //! | `feed`, `picture` | the figures as clients follow them |
 //! | `quotas` | how many queues, workers and so on there may be |
 //! | `pages`, `reached` | lists, page by page; those by name of what a caller reaches |
+//! | `returning` | gives back jobs that their clients did not receive |
 //! | `rounds` | batching: calls that arrive together share a call of the store |
 //! | `waiters`, `peers` | waiters for jobs on this server, and on the other servers over the same store |
 //! | `outcomes` | a cache of how jobs were settled lately |
@@ -90,6 +91,7 @@ mod reached;
 mod readiness;
 mod reserve;
 mod rest;
+mod returning;
 mod rounds;
 mod schedules;
 mod search;
@@ -115,6 +117,7 @@ use std::time::Duration;
 use futures::TryFutureExt as _;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use self::access::KeyRing;
 pub use self::access::{FreshKey, NewApiKey, Recognised};
@@ -271,6 +274,8 @@ pub struct Shared {
     /// Ends all waits with an error: the store stays away.
     away: Notify,
     draining: CancellationToken,
+    /// What gives back jobs that their clients did not receive.
+    returning: TaskTracker,
     /// Set a notice before `draining`.
     leaving: CancellationToken,
     runs: Runs,
@@ -325,6 +330,7 @@ impl Queues {
             operations: Arc::default(),
             away: Notify::new(),
             draining,
+            returning: TaskTracker::new(),
             leaving: CancellationToken::new(),
             runs: Runs::default(),
         }))

@@ -156,7 +156,7 @@ impl Claiming {
             Ok(true) => Ok(jobs),
             Ok(false) if faults::bug("hand_out_dead_tokens") => Ok(jobs),
             Ok(false) => {
-                tokio::spawn(self.once.queues.clone().give_back(jobs, false));
+                self.once.queues.return_jobs(jobs, false);
                 Err(Error::RequestPending)
             }
             Err(error) => {

@@ -18,10 +18,10 @@ use super::turns::Turns;
 use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
-use crate::job::transition::{Operation, Outcome};
+use crate::job::transition::Operation;
 use crate::job::{Caller, Claim, Job, JobId, QueueName, QueuePattern, Reservation, State, WorkerName};
 use crate::store::hold;
-use crate::store::{self, Change, ClaimAsk, Claims, Denied, StoreError};
+use crate::store::{self, Change, ClaimAsk, Claims, StoreError};
 use crate::telemetry::trace;
 
 /// The most jobs of one reserve or pop.
@@ -38,8 +38,6 @@ pub const QUEUES_MAX: usize = 100;
 const POP_LEASE_MS: u64 = 30_000;
 /// Why a wait ends while the store stays away.
 pub(super) const STAYED_AWAY: &str = "the store stayed away while the call waited";
-/// How many times giving back is retried while the store is away; after that the leases run out.
-const GIVE_BACK_TRIES: u32 = 30;
 
 /// What a claim is for.
 #[derive(Clone)]
@@ -387,10 +385,8 @@ impl Queues {
                 }
             }
         }
-        if !unsure.is_empty() {
-            // Those that were taken away after all are not there to be given back.
-            tokio::spawn(self.clone().give_back(unsure, false));
-        }
+        // Those that were taken away after all are not there to be given back.
+        self.return_jobs(unsure, false);
         match failure {
             // The claim is stored, whatever became of the rest.
             Some(error) if popped.is_empty() => Err(error.after(1)),
@@ -411,69 +407,5 @@ impl Queues {
         if let Some(first) = jobs.iter().filter_map(|job| job.meta.reserved_until).min() {
             self.note_deadline(first);
         }
-    }
-
-    /// Gives back jobs that their client did not receive, as if they had not been delivered. `unless_seen`: but those that a repeat
-    /// of the call has handed out.
-    pub(super) async fn give_back(self, jobs: Vec<Job>, unless_seen: bool) {
-        let release = |job: Job| {
-            Some(Change {
-                id: job.meta.id,
-                operation: Operation::Release { claim: job.meta.claim?, unless_seen },
-            })
-        };
-        let mut changes: Vec<Change> = jobs.into_iter().filter_map(release).collect();
-        faults::point("delivery.give_back").await;
-        for _ in 0..GIVE_BACK_TRIES {
-            if changes.is_empty() {
-                return;
-            }
-            let applied = self.0.store.apply(changes.clone(), &self.rules()).await;
-            let mut again = Vec::new();
-            for (change, applied) in changes.into_iter().zip(applied) {
-                match applied {
-                    Ok(applied) => {
-                        self.0.endings.note(&change.id, &applied.outcome);
-                        let mut notes = self.meter().notes();
-                        if applied.outcome == Outcome::Removed {
-                            notes.count(&applied.queue, Event::Cancelled);
-                        }
-                        self.note_callback(applied.callback.as_ref(), &mut notes);
-                        drop(notes);
-                        self.note_room(&applied);
-                        applied.unblocked.iter().for_each(|(queue, run_at)| self.announce(queue, *run_at));
-                        if let Outcome::Returned { queue, run_at, .. } = applied.outcome {
-                            self.announce(&queue, run_at);
-                        }
-                    }
-                    Err(Denied::Store(error)) if error.is_away() || error.is_full() => again.push(change),
-                    Err(_) => {} // settled or lapsed by now
-                }
-            }
-            changes = again;
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-
-    /// Finds what a claim of unknown outcome has won, by its token, and gives it back; see [`Self::give_back`].
-    pub(super) fn recover(&self, queue: QueueName, claim: Claim, unless_seen: bool) {
-        let this = self.clone();
-        tokio::spawn(async move {
-            let mut empty_queries = 0;
-            for _ in 0..GIVE_BACK_TRIES {
-                // First the pause: a command that is still on its way must have arrived.
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                faults::point("delivery.recover").await;
-                match this.0.store.held(std::slice::from_ref(&queue), &claim).await {
-                    Ok(jobs) if !jobs.is_empty() || empty_queries == 2 => {
-                        return this.give_back(jobs, unless_seen).await;
-                    }
-                    Ok(_) => empty_queries += 1,
-                    Err(error) => {
-                        tracing::debug!(error = %store::chain(&error), "claim not recovered yet")
-                    }
-                }
-            }
-        });
     }
 }

@@ -12,6 +12,7 @@ use futures::FutureExt as _;
 use serde_json::json;
 
 use super::audit::{Act, shown};
+use super::bulk::CLOCKS_DIFFER_MS;
 use super::keyed::answer_of;
 use super::meter::Event;
 use super::quotas::Places;
@@ -147,8 +148,11 @@ impl Queues {
             found => {
                 // An occurrence that has run, by a clock of which this server's estimate lags behind, does not run again.
                 self.0.store.ping().await?;
-                let runs = found.iter().flat_map(|found| &found.last_runs).filter(|run| !run.manual);
-                rule.next(runs.map(|run| run.at).fold(self.now()?, Timestamp::max))
+                let now = self.now()?;
+                // Those of a clock that was far ahead do not count.
+                let is_near = |run: &&ScheduleRun| !run.manual && run.at <= now.plus_ms(CLOCKS_DIFFER_MS);
+                let runs = found.iter().flat_map(|found| &found.last_runs).filter(is_near);
+                rule.next(runs.map(|run| run.at).fold(now, Timestamp::max))
             }
         };
         let (last_job, last_runs) = found.map(|found| (found.last_job, found.last_runs)).unwrap_or_default();

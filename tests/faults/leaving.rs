@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::common::fleet::{kill_9, push_many};
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server, connections, until};
 use crate::world::{
-    LONG_MS, Pair, SOON, WAIT_MS, begin_keyed, begin_keyed_by, begin_until_met, looked, push, repeat,
+    LONG_MS, Pair, SOON, WAIT_MS, begin_keyed, begin_keyed_by, begin_until_met, looked, push, repeat, signal,
 };
 
 /// Clients that leave a moment after they have asked, while the store has much to do.
@@ -94,4 +95,37 @@ pub async fn a_claim_of_a_server_that_was_killed_goes_to_the_repeat(place: &Plac
     let (jobs, took) = repeat(&near, "k", ask).await;
     assert_eq!((jobs.len(), &jobs[0]["id"], &jobs[0]["attempt"]), (1, &json!(id), &json!(1)));
     assert!(took < SOON, "{took:?}");
+}
+
+/// The client of a reserve leaves while it is claimed for, and the server is asked to stop before it has given the job back.
+pub async fn a_stop_waits_for_what_is_given_back(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let file = |name: &str| points.path().join(name);
+    let is_there = |name: &'static str| {
+        let file = file(name);
+        async move { file.exists() }
+    };
+    let variables = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let mut server = Server::start_with(&place.url, &variables).await;
+    let id = push(&server, json!({"payload": 1})).await;
+    for point in ["round.begin", "delivery.give_back"] {
+        std::fs::write(file(point), "pause").unwrap();
+    }
+    let open = connections(&server).await;
+    let ask = reqwest::Client::new().post(format!("{}/v1/queues/work/reserve", server.base));
+    let ask = tokio::spawn(ask.json(&json!({"lease_ms": LONG_MS})).send());
+    until("its round begins", || is_there("round.begin.met")).await;
+    ask.abort();
+    until("its client has left", || async { connections(&server).await <= open }).await;
+    std::fs::write(file("round.begin.go"), "").unwrap();
+    until("the job is to be given back", || is_there("delivery.give_back.met")).await;
+    signal(&server, Signal::SIGTERM);
+    let health = format!("{}/healthz", server.base);
+    until("it takes no more calls", || async { reqwest::get(&health).await.is_err() }).await;
+    std::fs::write(file("delivery.give_back.go"), "").unwrap();
+    let exit = server.child.wait().unwrap();
+    assert!(exit.success(), "{exit}");
+    let next = Server::start(&place.url).await;
+    let job = next.get(&format!("/v1/jobs/{id}")).await.1;
+    assert_eq!((&job["state"], &job["attempt"]), (&json!("ready"), &json!(0)), "{job}");
 }

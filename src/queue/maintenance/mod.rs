@@ -36,6 +36,7 @@ use tokio::sync::Notify;
 use self::due::Coming;
 use self::endings::EndingsState;
 use self::operations::Steps;
+use self::semaphores::LeftOut;
 use self::signals::SignalStream;
 use self::waiter_poll::PollState;
 use self::workers::Listening;
@@ -69,6 +70,7 @@ pub struct Maintenance {
     semaphores_checked: Mutex<Option<Instant>>,
     /// The last semaphore that was checked, where more of them come behind it.
     last_semaphore: Mutex<Option<SemaphoreName>>,
+    semaphores_left_out: Mutex<LeftOut>,
     signals: Option<SignalStream>,
     /// Identifies this server in the records of operations.
     runner: String,
@@ -96,6 +98,7 @@ impl Maintenance {
             endings: Mutex::default(),
             semaphores_checked: Mutex::default(),
             last_semaphore: Mutex::default(),
+            semaphores_left_out: Mutex::default(),
             signals,
             runner: ulid::Ulid::new().to_string(),
             steps: Mutex::default(),

@@ -22,7 +22,8 @@ impl Maintenance {
         let mut done = 0;
         loop {
             alarm.begin();
-            let overdue = self.queues.0.store.overdue(batch).await?;
+            let stuck = self.queues.0.stuck.count(); // these come first, and are left out
+            let overdue = self.queues.0.store.overdue(batch + stuck).await?;
             let found = overdue.changes.len();
             if found == 0 {
                 let next = Duration::from_millis(overdue.next_in_ms.unwrap_or(LOOK_AHEAD_MS));

@@ -1,6 +1,7 @@
 //! A transaction under way: the connection, and how it changes the number of jobs in each state.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::ops::Deref;
 
 use rusqlite::{Connection, params};
@@ -15,8 +16,7 @@ use crate::store::sqlite::fault::Fault;
 /// `counters` is brought up to date once, before the commit, however many jobs a queue won or lost.
 pub struct Tx<'c> {
     db: &'c Connection,
-    /// By queue, of which a round has one or a few.
-    changes: RefCell<Vec<(QueueName, Change)>>,
+    changes: RefCell<Changes>,
     /// How many jobs the current piece of work has changed or stored, where it says so.
     acted: Cell<Option<u64>>,
     /// What the current piece of work has found and made, for the row of the act that it is.
@@ -32,6 +32,35 @@ pub struct Tx<'c> {
 struct Change {
     by_state: [i64; 5],
     marked: i64,
+}
+
+/// The changes by queue. A round has one queue or a few: to look through them is faster than to hash.
+#[derive(Default)]
+struct Changes {
+    list: Vec<(QueueName, Change)>,
+    /// Where a queue is in the list, once there are many.
+    index: HashMap<QueueName, usize>,
+}
+
+impl Changes {
+    const FEW: usize = 16;
+
+    fn of(&mut self, queue: &QueueName) -> &mut Change {
+        let found = match self.index.is_empty() {
+            true => self.list.iter().position(|(known, _)| known == queue),
+            false => self.index.get(queue).copied(),
+        };
+        let at = found.unwrap_or_else(|| {
+            self.list.push((queue.clone(), Change::default()));
+            let added = if self.index.is_empty() { 0 } else { self.list.len() - 1 };
+            if self.list.len() > Self::FEW {
+                let places = self.list.iter().enumerate().skip(added);
+                self.index.extend(places.map(|(at, (queue, _))| (queue.clone(), at)));
+            }
+            self.list.len() - 1
+        });
+        &mut self.list[at].1
+    }
 }
 
 impl Deref for Tx<'_> {
@@ -113,19 +142,12 @@ impl<'c> Tx<'c> {
     }
 
     fn change(&self, queue: &QueueName, by: impl FnOnce(&mut Change)) {
-        let mut changes = self.changes.borrow_mut();
-        // The queue of the change before, nearly always.
-        if let Some((_, change)) = changes.iter_mut().rev().find(|(known, _)| known == queue) {
-            return by(change);
-        }
-        let mut change = Change::default();
-        by(&mut change);
-        changes.push((queue.clone(), change));
+        by(self.changes.borrow_mut().of(queue));
     }
 
     /// Brings the table `counters` up to date. A queue without jobs has no row there.
     pub fn flush(&self) -> Result<(), Fault> {
-        for (queue, Change { by_state, marked }) in self.changes.take() {
+        for (queue, Change { by_state, marked }) in self.changes.take().list {
             if by_state == [0; 5] && marked == 0 {
                 continue;
             }
