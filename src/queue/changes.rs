@@ -1,10 +1,11 @@
 //! Changes that no holder asks for: what the server itself wants, and what is done to many jobs.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use rand::seq::SliceRandom as _;
 
 use super::outcomes::Noted;
 use super::stuck::Sorted;
-use super::{Queues, Result};
+use super::{Error, Queues, Result};
 use crate::faults;
 use crate::job::Timestamp;
 use crate::store::{Applied, Change, Denied, StoreError};
@@ -36,39 +37,49 @@ impl Queues {
     /// Applies changes that the server itself wants, guarded by what it read. Returns how many happened, and how many were tried.
     ///
     /// Changes that travel together fail together. So those that failed are divided, and their parts applied beside each other, until
-    /// each that fails does so alone, or there are too many of them: these are [left out](super::stuck) for a while. Where none succeeds that is
-    /// not known to be stuck, the store is away.
+    /// each that fails does so alone, or there are too many of them: these are [left out](super::stuck) for a while. Those that were
+    /// travel apart from the others, and are not divided. Where none succeeds that is not known to be stuck, the store is away.
     pub(super) async fn apply_overdue(&self, changes: Vec<Change>) -> Result<Tried> {
         faults::point("overdue.read").await;
-        let Sorted { others, again } = self.0.stuck.sort(changes);
-        let (tried, are_all_known) = (others.len() + again.len(), others.is_empty());
-        let mut parts: Vec<Vec<Change>> =
-            [others, again].into_iter().filter(|part| !part.is_empty()).collect();
-        let (mut done, mut has_succeeded, mut failure) = (0, are_all_known, None);
+        let Sorted { others, mut again, .. } = self.0.stuck.sort(changes, |change| &change.id);
+        let tried = others.len() + again.len();
+        let (mut done, mut has_succeeded, mut failure) = (0, others.is_empty(), None);
         let mut stuck = Vec::new();
+        // Others in each part than the last time, so that none waits behind the same one again and again.
+        again.shuffle(&mut rand::rng());
+        let known = again.chunks(again.len().div_ceil(PARTS).max(1)).map(|part| (part.to_vec(), true));
+        let first = (!others.is_empty()).then_some((others, false));
+        let mut parts: Vec<(Vec<Change>, bool)> = first.into_iter().chain(known).collect();
         while !parts.is_empty() {
-            let applied = stream::iter(parts).map(|part| self.apply_part(part)).buffer_unordered(PARTS);
-            let applied: Vec<Part> = applied.try_collect().await?;
+            let apply =
+                |(part, is_known)| async move { Ok::<_, Error>((self.apply_part(part).await?, is_known)) };
+            let applied = stream::iter(parts).map(apply).buffer_unordered(PARTS);
+            let applied: Vec<(Part, bool)> = applied.try_collect().await?;
             parts = Vec::new();
-            for Part { done: changed, has_other, failed, error } in applied {
+            for (Part { done: changed, has_other, failed, error }, is_known) in applied {
                 done += changed;
                 has_succeeded |= has_other;
                 failure = failure.or(error);
                 match failed.len() {
                     0 => {}
-                    1 => stuck.extend(failed),
-                    count => parts.extend(failed.chunks(count.div_ceil(PARTS)).map(<[Change]>::to_vec)),
+                    count if count > 1 && !is_known => {
+                        let divided = failed.chunks(count.div_ceil(PARTS));
+                        parts.extend(divided.map(|part| (part.to_vec(), false)));
+                    }
+                    _ => stuck.extend(failed),
                 }
             }
-            if parts.len() > PARTS_MAX {
-                stuck.extend(parts.drain(..).flatten());
-            }
+            parts.shuffle(&mut rand::rng());
+            let too_many = parts.split_off(PARTS_MAX.min(parts.len()));
+            stuck.extend(too_many.into_iter().flat_map(|(part, _)| part));
         }
         if let Some(error) = failure.filter(|_| !has_succeeded) {
             return Err(error.after(done as u64).into());
         }
-        if !stuck.is_empty() {
-            self.0.stuck.note(stuck);
+        let count = stuck.len();
+        if let Some(id) = self.0.stuck.note(stuck.into_iter().map(|change| change.id)) {
+            let job_id = id.as_str();
+            tracing::warn!(job_id, count, "the store changes some jobs and not these; they are tried again");
         }
         Ok(Tried { done, tried })
     }

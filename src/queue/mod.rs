@@ -44,7 +44,7 @@
 //! | `waiters`, `peers` | waiters for jobs on this server, and on the other servers over the same store |
 //! | `outcomes` | a cache of how jobs were settled lately |
 //! | `maintenance`, `alarm` | what background tasks do, and what wakes them |
-//! | `stuck` | jobs that the store does not change for a while, left out of what others need |
+//! | `stuck` | jobs and semaphores that the store does not change for a while, left out of what others need |
 //! | `readiness` | whether this server can serve |
 
 mod access;
@@ -181,7 +181,7 @@ use self::waiters::Waiters;
 pub use self::waiting_for::{Reason, WaitingFor};
 pub use self::workers::{Heartbeat, Removed};
 use crate::job::settings::Defaults;
-use crate::job::{IdSource, QueueName, Rules, Timestamp, Tokens};
+use crate::job::{IdSource, JobId, QueueName, Rules, Timestamp, Tokens};
 pub use crate::store::hold;
 use crate::store::{SettingsSnapshot, Store, StoreError};
 
@@ -265,7 +265,7 @@ pub struct Shared {
     tokens: OnceLock<Tokens>,
     due: Alarm,
     reaper: Alarm,
-    stuck: Stuck,
+    stuck: Stuck<JobId>,
     scheduler: Alarm,
     poll: PollAlarm,
     semaphores: SemaphoreNotes,

@@ -122,6 +122,8 @@ pub async fn a_stop_waits_for_what_is_given_back(place: &Place) {
     signal(&server, Signal::SIGTERM);
     let health = format!("{}/healthz", server.base);
     until("it takes no more calls", || async { reqwest::get(&health).await.is_err() }).await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // it does not end meanwhile
+    assert!(server.child.try_wait().unwrap().is_none(), "it waits");
     std::fs::write(file("delivery.give_back.go"), "").unwrap();
     let exit = server.child.wait().unwrap();
     assert!(exit.success(), "{exit}");

@@ -36,10 +36,10 @@ use tokio::sync::Notify;
 use self::due::Coming;
 use self::endings::EndingsState;
 use self::operations::Steps;
-use self::semaphores::LeftOut;
 use self::signals::SignalStream;
 use self::waiter_poll::PollState;
 use self::workers::Listening;
+use super::stuck::Stuck;
 use super::{Queues, Readiness, Result};
 use crate::job::SemaphoreName;
 use crate::store::StoreError;
@@ -70,7 +70,7 @@ pub struct Maintenance {
     semaphores_checked: Mutex<Option<Instant>>,
     /// The last semaphore that was checked, where more of them come behind it.
     last_semaphore: Mutex<Option<SemaphoreName>>,
-    semaphores_left_out: Mutex<LeftOut>,
+    stuck_semaphores: Stuck<SemaphoreName>,
     signals: Option<SignalStream>,
     /// Identifies this server in the records of operations.
     runner: String,
@@ -98,7 +98,7 @@ impl Maintenance {
             endings: Mutex::default(),
             semaphores_checked: Mutex::default(),
             last_semaphore: Mutex::default(),
-            semaphores_left_out: Mutex::default(),
+            stuck_semaphores: Stuck::default(),
             signals,
             runner: ulid::Ulid::new().to_string(),
             steps: Mutex::default(),

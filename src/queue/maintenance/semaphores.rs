@@ -6,26 +6,27 @@
 //! On MongoDB a transaction that a killed server has left open may hold the jobs of a semaphore for a minute. Where a call for several
 //! fails they are served one by one, and those that fail are left out for a while: they must not keep others from being served.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rand::seq::SliceRandom as _;
+
 use super::{Maintenance, Run, lock};
 use crate::job::SemaphoreName;
+use crate::queue::stuck::Sorted;
 use crate::queue::{Error, Result};
 use crate::store::chain;
 
 /// The most semaphores that one run checks beside those that were noted.
 const CHECKED_MAX: usize = 1000;
-/// For how long one run serves those one by one that could not be served together; the others are for the next one.
-const ONE_BY_ONE: Duration = Duration::from_secs(1);
-/// For how long a semaphore is left out that could not be served alone.
-const LEFT_OUT: Duration = Duration::from_secs(5);
+/// How many are served together: on MongoDB each takes three commands, and all of them one deadline.
+const TOGETHER: usize = 50;
+/// For how long one run serves them; the others are for the next one.
+const SERVE_FOR: Duration = Duration::from_secs(2);
+/// How many may fail one after the other before a run ends.
+const FAILURES_MAX: usize = 4;
 
-/// Semaphores that could not be served, and until when they are left out.
-pub(super) type LeftOut = HashMap<SemaphoreName, Instant>;
-
-/// How far a call has come with some semaphores.
+/// How far a run has come with some semaphores.
 #[derive(Default)]
 struct Served {
     /// How many jobs were unblocked.
@@ -58,15 +59,22 @@ impl Maintenance {
         Ok(Run { done: offered.jobs + checked.jobs, again_in: Some(again_in) })
     }
 
-    /// Serves the semaphores that were noted. Those that fail are noted again. Returns whether some are left that are not left out.
+    /// Serves the semaphores that were noted, and notes again what fails or is left. Returns whether some are left that may be served now.
     async fn serve_offers(&self) -> (Served, bool) {
         let notes = &self.queues.0.semaphores;
-        let (mut offers, mut again) = self.without_left_out(notes.take_offers());
-        let served = self.serve(&offers).await;
-        let rest = offers.split_off(served.semaphores.min(offers.len()));
+        let sorted = self.stuck_semaphores.sort(notes.take_offers(), |name| name);
+        let Sorted { mut others, mut again, mut left_out } = sorted;
+        others.shuffle(&mut rand::rng()); // the same ones must not fail first each time
+        let mut served = self.serve(&others).await;
+        let rest = others.split_off(served.semaphores.min(others.len()));
         let are_left = !rest.is_empty() && served.has_succeeded;
-        again.extend(rest.into_iter().chain(served.failed.iter().cloned()));
-        notes.put_back(again);
+        // One at most: each may take a call's deadline.
+        if let Some(name) = again.pop() {
+            self.serve_together(&[name], &mut served).await;
+        }
+        left_out.extend(rest.into_iter().chain(again).chain(served.failed.iter().cloned()));
+        notes.put_back(left_out);
+        self.note_stuck(&served);
         (served, are_left)
     }
 
@@ -75,56 +83,64 @@ impl Maintenance {
         let after = lock(&self.last_semaphore).clone();
         let found = self.queues.0.store.waited_for(after.as_ref(), CHECKED_MAX).await?;
         let (is_cut, last_found) = (found.len() == CHECKED_MAX, found.last().cloned());
-        let (names, _) = self.without_left_out(found);
-        let served = self.serve(&names).await;
-        let last = match served.semaphores < names.len() {
-            true => names.get(..served.semaphores).and_then(<[_]>::last).cloned().or(after),
+        let Sorted { others, mut again, .. } = self.stuck_semaphores.sort(found, |name| name);
+        let mut served = self.serve(&others).await;
+        let last = match served.semaphores < others.len() {
+            true => others.get(..served.semaphores).and_then(<[_]>::last).cloned().or(after),
             false => last_found.filter(|_| is_cut),
         };
         *lock(&self.last_semaphore) = last;
+        again.shuffle(&mut rand::rng());
+        if let Some(name) = again.pop() {
+            self.serve_together(&[name], &mut served).await;
+        }
+        self.note_stuck(&served);
         Ok(served)
     }
 
-    /// Returns those that are not left out now, and those that are.
-    fn without_left_out(&self, names: Vec<SemaphoreName>) -> (Vec<SemaphoreName>, Vec<SemaphoreName>) {
-        let (mut left_out, now) = (lock(&self.semaphores_left_out), Instant::now());
-        left_out.retain(|_, until| *until > now);
-        names.into_iter().partition(|name| !left_out.contains_key(name))
+    /// Leaves those out for a while that failed where others did not.
+    fn note_stuck(&self, served: &Served) {
+        if served.has_succeeded && self.stuck_semaphores.note(served.failed.iter().cloned()).is_some() {
+            let count = served.failed.len();
+            tracing::warn!(
+                count,
+                "jobs of some semaphores cannot be unblocked, others can; they are tried again"
+            );
+        }
     }
 
-    /// Unblocks jobs that wait for these semaphores: together or, where that fails, one after the other for a while.
+    /// Unblocks jobs that wait for these semaphores, some at a time and, where that fails, one after the other; for a while.
     async fn serve(&self, names: &[SemaphoreName]) -> Served {
-        let mut served = Served::default();
-        if names.is_empty() {
-            return served;
-        }
-        self.serve_together(names, &mut served).await;
-        if served.error.is_none() || names.len() == 1 {
-            served.semaphores = names.len();
-            return served;
-        }
-        let end = Instant::now() + ONE_BY_ONE;
-        for name in names {
+        let (mut served, end) = (Served::default(), Instant::now() + SERVE_FOR);
+        for names in names.chunks(TOGETHER) {
             if served.semaphores > 0 && Instant::now() >= end {
                 break;
             }
-            served.semaphores += 1;
-            let failed = served.failed.len();
-            self.serve_together(std::slice::from_ref(name), &mut served).await;
-            if served.failed.len() > failed {
-                lock(&self.semaphores_left_out).insert(name.clone(), Instant::now() + LEFT_OUT);
+            if self.serve_together(names, &mut served).await || names.len() == 1 {
+                served.semaphores += names.len();
+                continue;
             }
+            for name in names {
+                self.serve_together(std::slice::from_ref(name), &mut served).await;
+                served.semaphores += 1;
+                if served.failed.len() >= FAILURES_MAX || (Instant::now() >= end && served.has_succeeded) {
+                    break;
+                }
+            }
+            break; // the others are for the next run, which leaves out what has failed
         }
         served
     }
 
-    async fn serve_together(&self, names: &[SemaphoreName], served: &mut Served) {
+    /// Returns whether they could be served.
+    async fn serve_together(&self, names: &[SemaphoreName], served: &mut Served) -> bool {
         let queues = &self.queues;
         match queues.0.store.unblock_waiters(names, &queues.rules()).await {
             Ok(unblocked) => {
                 unblocked.iter().for_each(|job| queues.announce(&job.queue, job.run_at));
                 served.jobs += unblocked.len() as u64;
                 served.has_succeeded = true;
+                true
             }
             Err(error) => {
                 tracing::debug!(error = chain(&error), count = names.len(), "semaphores could not be served");
@@ -132,6 +148,7 @@ impl Maintenance {
                     served.failed.push(name.clone());
                 }
                 served.error.get_or_insert(error.into());
+                false
             }
         }
     }
