@@ -215,7 +215,7 @@ impl Budget {
 
     async fn turn<'a>(&self, of: &'a Semaphore, wait: Duration) -> Result<SemaphorePermit<'a>, Problem> {
         self.check()?;
-        let late = || Problem::new(Code::Overloaded, "too many pages of jobs are being read");
+        let late = || Problem::new(Code::Overloaded, "too many lists are being read");
         let turn = tokio::time::timeout(wait, of.acquire()).await;
         turn.ok().and_then(Result::ok).ok_or_else(late)
     }

@@ -33,6 +33,11 @@ struct Part {
     error: Option<StoreError>,
 }
 
+/// Returns whether the store failed the change: a job that another program spoiled concerns itself only.
+fn is_of_store(applied: &Result<Applied, Denied>) -> bool {
+    matches!(applied, Err(Denied::Store(error)) if !matches!(error, StoreError::Unreadable(_)))
+}
+
 impl Queues {
     /// Applies changes that the server itself wants, guarded by what it read. Returns how many happened, and how many were tried.
     ///
@@ -89,8 +94,7 @@ impl Queues {
         let now = self.now()?;
         let noted: Vec<Noted> = changes.iter().map(Noted::of).collect();
         let applied = self.0.store.apply(changes.clone(), &self.rules()).await;
-        let is_failed = |applied: &Result<Applied, Denied>| matches!(applied, Err(Denied::Store(error)) if !matches!(error, StoreError::Unreadable(_)));
-        let failed = changes.into_iter().zip(&applied).filter(|(_, applied)| is_failed(applied));
+        let failed = changes.into_iter().zip(&applied).filter(|(_, applied)| is_of_store(applied));
         let failed: Vec<Change> = failed.map(|(change, _)| change).collect();
         let count = noted.len();
         let (done, error) = self.note_all(noted, applied, now);
