@@ -27,24 +27,24 @@ impl Maintenance {
             let found = overdue.changes.len();
             if found == 0 {
                 let next = Duration::from_millis(overdue.next_in_ms.unwrap_or(LOOK_AHEAD_MS));
-                let sleep = next.min(interval);
-                match self.queues.now() {
-                    Ok(now) => alarm.sleep_until(now.plus_ms(sleep.as_millis() as u64).millis()),
-                    Err(_) => alarm.sleep_unwoken(),
-                }
-                return Ok(Run { done, again_in: Some(sleep) });
+                return Ok(self.rest(done, next.min(interval)));
             }
             let Tried { done: changed, tried } = self.queues.apply_overdue(overdue.changes).await?;
             tracing::debug!(found, changed, "took back overdue jobs");
             done += changed as u64;
             if tried == 0 {
-                // Until one comes that can be changed.
-                match self.queues.now() {
-                    Ok(now) => alarm.sleep_until(now.plus_ms(STUCK_REST.as_millis() as u64).millis()),
-                    Err(_) => alarm.sleep_unwoken(),
-                }
-                return Ok(Run { done, again_in: Some(STUCK_REST) });
+                return Ok(self.rest(done, STUCK_REST)); // until one comes that can be changed
             }
         }
+    }
+
+    /// Sleeps for so long, unless a deadline before that is noted.
+    fn rest(&self, done: u64, sleep: Duration) -> Run {
+        let alarm = &self.queues.0.reaper;
+        match self.queues.now() {
+            Ok(now) => alarm.sleep_until(now.plus_ms(sleep.as_millis() as u64).millis()),
+            Err(_) => alarm.sleep_unwoken(),
+        }
+        Run { done, again_in: Some(sleep) }
     }
 }
