@@ -234,6 +234,7 @@ function take(type, data) {
       counts = {};
       milli = {};
       oldest = undefined;
+      state.storeAway = false;
     }
     state.leftOut = data.left_out ?? 0;
     state.complete = !data.more;
@@ -255,7 +256,6 @@ function take(type, data) {
     if (one.kind === 'store_back') state.storeAway = false;
     happened.push({ ...one, at: data.at });
   }
-  if (type === 'snapshot') state.storeAway = false;
   if (data.more) return;
   const [names, events] = [changed, happened];
   changed = new Set();

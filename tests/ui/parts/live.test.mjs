@@ -63,6 +63,22 @@ test('all parts of a message are told with its last one', () => {
   assert.deepEqual(told.splice(0), [[['a', 'c', 'd'], [], true]]);
 });
 
+test('a picture may say itself that the store is away', () => {
+  const stream = begun.at(-1);
+  const away = [{ kind: 'store_away' }];
+  stream.send('snapshot', { part: 1, more: true, queues: [queue('c')], happened: away });
+  stream.send('snapshot', { part: 2, more: false, queues: [queue('d')] });
+  assert.equal(live.state.storeAway, true);
+  stream.send('changes', { more: false });
+  assert.equal(live.state.storeAway, true);
+  stream.send('changes', { more: false, happened: [{ kind: 'store_back' }] });
+  assert.equal(live.state.storeAway, false);
+  // One that does not say so ends what was said before.
+  stream.send('snapshot', { part: 1, more: false, queues: [], happened: away });
+  stream.send('snapshot', { part: 1, more: false, queues: [] });
+  assert.equal(live.state.storeAway, false);
+});
+
 test('a queue that the stream does not tell of is empty only where it tells of all', async () => {
   const figures = { counts: { ...counts, ready: 3 }, rates_per_s: {} };
   globalThis.fetch = async () => Response.json({ queues: [{ queue: 'far', figures, effective: { paused: false } }] });
