@@ -34,9 +34,14 @@ const told = new Map();
 /** Grows with every change: who has seen this one has nothing to do. */
 export let version = 0;
 
+/** Whether a queue that the stream does not tell of had no jobs when rows were made. */
+let wasWhole = false;
+
 live.follow(new AbortController().signal, (changed, _, isNew) => {
-  if (changed.size > 0) version += 1;
-  if (isNew || made.size > 2 * NAMES_MAX) made.clear();
+  const isOther = wasWhole !== live.isWhole();
+  wasWhole = live.isWhole();
+  if (changed.size > 0 || isOther) version += 1;
+  if (isNew || isOther || made.size > 2 * NAMES_MAX) made.clear();
   for (const name of changed) {
     made.delete(name);
     const queue = live.queues.get(name);
@@ -65,11 +70,6 @@ export function row(name) {
   return row;
 }
 
-/** Whether a queue that the stream does not tell of has no jobs. */
-function isWhole() {
-  return live.state.complete && live.state.leftOut === 0 && !live.state.isPart;
-}
-
 /** @param {string} name @returns {Row} */
 function make(name) {
   const now = live.queues.get(name);
@@ -80,7 +80,7 @@ function make(name) {
   const rates = now?.rates_per_s ?? (figures === undefined ? left.get(name)?.rates_per_s : undefined);
   return {
     queue: name,
-    counts: now?.counts ?? (figures === undefined || isWhole() ? NONE : figures.counts),
+    counts: now?.counts ?? (figures === undefined || live.isWhole() ? NONE : figures.counts),
     paused: now?.paused ?? of?.paused ?? false,
     oldest: now?.oldest_ready_at,
     isAbout: now?.oldest_is_approximate === true,

@@ -170,9 +170,9 @@ class JobList {
   counts() {
     const others = this.conditions.filter(({ name }) => name !== 'state' && name !== 'queue');
     const queue = this.fixed.queue ?? this.conditions.find(({ name }) => name === 'queue')?.value;
-    if (others.length > 0 || this.fixed.batch || this.fixed.worker || live.state.heardAt === 0) return null;
-    if (queue === undefined) return live.state.leftOut > 0 ? null : live.totals().counts;
-    return live.queues.get(queue)?.counts ?? (live.state.leftOut > 0 ? null : {});
+    if (others.length > 0 || this.fixed.batch || this.fixed.worker) return null;
+    if (queue === undefined) return live.isWhole() ? live.totals().counts : null;
+    return live.queues.get(queue)?.counts ?? (live.isWhole() ? {} : null);
   }
 
   /** @param {Set<string>} changed */

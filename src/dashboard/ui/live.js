@@ -60,6 +60,11 @@ export function totals() {
   return { counts: { ...zero, ...counts }, rates: Object.fromEntries(Object.entries(milli).map(([of, n]) => [of, n / 1000])) };
 }
 
+/** Whether all queues that have jobs are in the picture. */
+export function isWhole() {
+  return state.complete && state.leftOut === 0 && !state.isPart;
+}
+
 /** The queue whose oldest ready job has been ready for the longest time, if any has one. @returns {LiveQueue | null} */
 export function oldestReady() {
   if (oldest === undefined) {
@@ -236,10 +241,13 @@ function take(type, data) {
       oldest = undefined;
       state.storeAway = false;
     }
-    state.leftOut = data.left_out ?? 0;
     state.complete = !data.more;
-    state.isPart = data.incomplete ?? false;
+    state.leftOut = 0;
+    state.isPart = false;
   }
+  // In `changes` they are there where they have changed.
+  state.leftOut = data.left_out ?? state.leftOut;
+  state.isPart = data.incomplete ?? state.isPart;
   for (const queue of data.queues) {
     put(queue);
     changed.add(queue.queue);

@@ -90,6 +90,18 @@ test('a queue that the stream does not tell of is empty only where it tells of a
     await board.loadPage({}, new AbortController().signal);
     assert.equal(board.row('far').counts.ready, 3, JSON.stringify(partly));
   }
+  // Whether it tells of all may change while the page is open.
+  const changes = (/** @type {any} */ partly) => stream.send('changes', { more: false, ...partly });
+  const shown = () => board.row('far').counts.ready;
+  changes({ incomplete: false });
+  assert.equal(shown(), 0);
+  changes({ left_out: 2 });
+  changes({});
+  assert.deepEqual([live.state.leftOut, shown()], [2, 3]);
+  changes({ left_out: 0 });
+  assert.deepEqual([live.state.leftOut, shown()], [0, 0]);
+  changes({ incomplete: true });
+  assert.equal(shown(), 3);
 });
 
 /** @returns {(seconds: number) => Promise<void>} by which time goes by, and what is begun in it ends */
