@@ -60,6 +60,22 @@ export function totals() {
   return { counts: { ...zero, ...counts }, rates: Object.fromEntries(Object.entries(milli).map(([of, n]) => [of, n / 1000])) };
 }
 
+/** What `/stats` has counted in all queues, while the picture leaves some out. @type {Record<string, number> | null} */
+let counted = null;
+
+/** Takes that. @param {Record<string, number>} next */
+export function takeCounts(next) {
+  if (state.leftOut === 0) return;
+  counted = next;
+  tell(new Set(), [], false);
+}
+
+/** How many jobs of all queues, or of those of this key, are in each state; null where it is not known yet. */
+export function allCounts() {
+  if (!state.complete) return null;
+  return state.leftOut > 0 ? counted : totals().counts;
+}
+
 /** Whether all queues that have jobs are in the picture. */
 export function isWhole() {
   return state.complete && state.leftOut === 0 && !state.isPart;
@@ -248,6 +264,7 @@ function take(type, data) {
   // In `changes` they are there where they have changed.
   state.leftOut = data.left_out ?? state.leftOut;
   state.isPart = data.incomplete ?? state.isPart;
+  if (state.leftOut === 0) counted = null;
   for (const queue of data.queues) {
     put(queue);
     changed.add(queue.queue);

@@ -96,8 +96,9 @@ export function shell(user) {
   const forever = new AbortController().signal;
   // The queues that settings name as dead-letter queues.
   /** @type {Set<string>} */ let letterQueues = new Set();
+  let inPlace = 0;
   const count = () => {
-    const inPlace = live.totals().counts.dead;
+    inPlace = live.allCounts()?.dead ?? inPlace;
     const letters = [...letterQueues].reduce((n, name) => n + waiting(live.queues.get(name)?.counts), 0);
     show(dead, inPlace + letters > 0);
     text(dead, format.count(inPlace + letters));
@@ -107,9 +108,16 @@ export function shell(user) {
       letters > 0 ? `${format.plural(inPlace, 'dead job')}, and ${format.plural(letters, 'job')} in dead-letter queues` : null,
     );
   };
-  live.follow(forever, (changed) => {
+  const readCounts = every(forever, COUNTS_MS, async () => {
+    if (live.state.leftOut > 0)
+      await get('/stats')
+        .then(({ counts }) => live.takeCounts(counts))
+        .catch(() => {});
+  });
+  live.follow(forever, (_, __, isNew) => {
     judge();
-    if (changed.size > 0) count();
+    count();
+    if (isNew) readCounts();
   });
   every(forever, LETTERS_MS, async () => {
     letterQueues = (await readLetterQueues(forever)) ?? letterQueues;
@@ -150,6 +158,8 @@ function reveal(to) {
 const LETTERS_MS = 120_000;
 const PAGES = 5;
 const SERVERS_MS = 30_000;
+/** How often all jobs are counted while the stream leaves queues out. */
+const COUNTS_MS = 5000;
 
 /** How many jobs wait, of which each died elsewhere where the queue is for those. @param {Record<string, number> | undefined} counts */
 function waiting(counts) {

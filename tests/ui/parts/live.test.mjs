@@ -104,6 +104,25 @@ test('a queue that the stream does not tell of is empty only where it tells of a
   assert.equal(shown(), 3);
 });
 
+test('the counts of all queues are those of the server where the stream leaves queues out', () => {
+  const end = new AbortController();
+  const stream = begun.at(-1);
+  /** @type {any[]} */ const told = [];
+  stream.send('snapshot', { part: 1, more: false, queues: [queue('a')] });
+  live.follow(end.signal, () => told.push(live.allCounts()));
+  assert.deepEqual(told.splice(0), [counts]);
+  stream.send('snapshot', { part: 1, more: false, left_out: 9, queues: [queue('a')] });
+  assert.deepEqual(told.splice(0), [null]);
+  live.takeCounts({ ...counts, dead: 7 });
+  stream.send('changes', { more: false, queues: [queue('a', { counts: { ...counts, ready: 2 } })] });
+  assert.deepEqual(told.splice(0), Array(2).fill({ ...counts, dead: 7 }));
+  stream.send('changes', { more: false, left_out: 0 });
+  // What was counted before is too old once queues are left out again.
+  stream.send('changes', { more: false, left_out: 1 });
+  assert.deepEqual(told.splice(0), [{ ...counts, ready: 2 }, null]);
+  end.abort();
+});
+
 /** @returns {(seconds: number) => Promise<void>} by which time goes by, and what is begun in it ends */
 const passer = (/** @type {any} */ t) => {
   t.mock.timers.enable({ apis: ['setInterval', 'setTimeout', 'Date'], now: Date.now() });

@@ -199,7 +199,7 @@ class Dead {
       ),
     );
     live.follow(signal, () => {
-      const n = live.totals().counts.dead;
+      const n = live.allCounts()?.dead ?? this.deadCount;
       if (n !== this.deadCount) this.dirty = true;
       this.deadCount = n;
     });

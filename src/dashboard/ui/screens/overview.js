@@ -35,7 +35,10 @@ export function overview(context) {
     limit: QUEUES,
     shown: ({ all: n }) => n >= 0 && text(all, n > QUEUES ? `All ${format.count(n)} queues` : 'All queues'),
   });
-  live.follow(signal, (changed) => changed.size > 0 && bar.set(live.totals().counts));
+  live.follow(signal, () => {
+    const counts = live.allCounts();
+    if (counts !== null) bar.set(counts);
+  });
   let isRefused = false; // a key of some queues: their figures are in the stream
   const old = h('p', { class: 'remark bad', role: 'status', hidden: true });
   let readAt = 0;
@@ -46,6 +49,7 @@ export function overview(context) {
       const stats = await get('/stats', signal);
       readAt = Date.now();
       show(old, false);
+      live.takeCounts(stats.counts);
       tiles.now(stats);
       history.now(stats);
       behind.tasks(stats);
