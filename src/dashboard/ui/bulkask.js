@@ -46,6 +46,7 @@ function wishes(action) {
     fields: [action === 'move' && toNodes, (action === 'move' || action === 'set_priority') && field('Priority', priority)]
       .flat()
       .filter(Boolean),
+    to,
     ready: () => (action !== 'move' || to.value !== '') && (action !== 'set_priority' || priority.value !== ''),
     read: () => ({
       to: action === 'move' ? to.value : undefined,
@@ -105,6 +106,56 @@ export function inWords(found, action, most) {
   ];
 }
 
+/** How long after the last letter that was typed is counted, in milliseconds. */
+const TYPED_AFTER_MS = 300;
+
+/**
+ * What a dry run finds, in words. `count` makes one now, `later` a moment after something was typed, which ends what was found before; `isAny` says
+ * whether one has found anything to do.
+ * @param {string} action @param {() => Promise<any>} look makes the dry run @param {() => number | undefined} most so many are wanted at most
+ */
+export function counter(action, look, most) {
+  const node = h('div', { class: 'dry', role: 'status' });
+  /** @type {any} */ let found = null;
+  let timer = 0;
+  let round = 0;
+  const tell = () => found !== null && swap(node, ...inWords(found, action, most()));
+  /** Forgets what was found, and says this. @param {string} words */
+  const forget = (words) => {
+    clearTimeout(timer);
+    round += 1; // what is being counted is of other conditions
+    found = null;
+    swap(node, h('p', { class: 'muted' }, words));
+  };
+  const count = async () => {
+    forget('Counting …');
+    const mine = round;
+    try {
+      const counted = await look();
+      if (mine !== round) return;
+      found = counted;
+      tell();
+      node.dispatchEvent(new Event('input', { bubbles: true })); // the form judges its button again
+    } catch (error) {
+      if (mine === round) swap(node, h('p', { class: 'problem' }, message(error)), button('Count again', count, { class: 'quiet' }));
+    }
+  };
+  const later = () => {
+    forget('Counting …');
+    timer = window.setTimeout(count, TYPED_AFTER_MS);
+  };
+  return { node, tell, forget, count, later, isAny: () => found !== null && !isNothing(found) };
+}
+
+/**
+ * What a dry run asks for: that of the action itself, since which jobs it is for depends on where they go. Undefined until that is known; a priority does
+ * not matter, but the request needs one. @param {string} action @param {{to?: string}} wanted
+ */
+export function wantedDry(action, { to }) {
+  if (action === 'move') return to === '' ? undefined : { to };
+  return action === 'set_priority' ? { priority: 0 } : {};
+}
+
 /**
  * Asks about an operation over all jobs that match, with a dry run, and begins it. Resolves to the operation, if it was begun.
  * @param {string} action @param {Meant} meant @returns {Promise<any>}
@@ -114,7 +165,12 @@ export async function askOperation(action, meant) {
   const keys = attempts();
   const word = wordOf(action, meant);
   const typed = h('input', { type: 'text', name: 'word', autocomplete: 'off', spellcheck: 'false' });
-  const dry = h('div', { class: 'dry', role: 'status' }, h('p', { class: 'muted' }, 'Looking which jobs these are …'));
+  const dry = counter(
+    action,
+    async () =>
+      (await send('POST', '/v1/operations', { raw: requestText(meant, action, wantedDry(action, wish.read()) ?? {}, true) })).json(),
+    () => wish.read().limit,
+  );
   const line = h('code', { class: 'curl' });
   const shown = h(
     'details',
@@ -134,35 +190,19 @@ export async function askOperation(action, meant) {
       { class: 'row chips' },
       ...(words.length > 0 ? words : [h('li', { class: 'chip still' }, h('b', null, 'all jobs of all queues'))]),
     ),
-    dry,
+    dry.node,
     ...wish.fields,
     wish.limit,
     word !== undefined &&
       h('label', { class: 'field' }, h('span', null, 'Type ', h('strong', { class: 'mono' }, word), ' to confirm'), typed),
     shown,
   ].filter(Boolean);
-  // What the dry run found.
-  /** @type {any} */ let found = null;
-  const tell = () => found !== null && swap(dry, ...inWords(found, action, wish.read().limit));
-  const sample = async () => {
-    try {
-      // Where they go does not matter for which they are, but the request needs it.
-      const asked = requestText(
-        meant,
-        action,
-        { to: action === 'move' ? 'any' : undefined, priority: action === 'set_priority' ? 0 : undefined },
-        true,
-      );
-      found = await (await send('POST', '/v1/operations', { raw: asked })).json();
-      tell();
-      dry.dispatchEvent(new Event('input', { bubbles: true })); // the form judges its button again
-    } catch (error) {
-      swap(dry, h('p', { class: 'problem' }, message(error)));
-    }
-  };
-  sample();
+  const isReady = () => wantedDry(action, wish.read()) !== undefined;
+  const judge = (/** @type {() => void} */ count) => (isReady() ? count() : dry.forget('Say where they go, and they are counted.'));
+  judge(dry.count);
+  wish.to.addEventListener('input', () => judge(dry.later));
   say();
-  wish.limit.addEventListener('input', tell);
+  wish.limit.addEventListener('input', dry.tell);
   const result = await ask({
     title: `${ACTIONS[action].verb} all jobs that match`,
     body,
@@ -171,7 +211,7 @@ export async function askOperation(action, meant) {
     wide: true,
     ready: () => {
       say();
-      return wish.ready() && !isNothing(found) && (word === undefined || typed.value === word);
+      return wish.ready() && dry.isAny() && (word === undefined || typed.value === word);
     },
     submit: async () => {
       const raw = requestText(meant, action, wish.read(), false);

@@ -3,17 +3,15 @@
 
 import { attempts, curl, del, path, post, query } from './api.js';
 import * as board from './board.js';
-import { inWords, isNothing } from './bulkask.js';
+import { counter } from './bulkask.js';
 import { ask, confirm, field } from './dialog.js';
-import { h, swap } from './dom.js';
+import { h } from './dom.js';
 import { parseDuration, READ } from './fields.js';
 import * as format from './format.js';
 import { ACTIONS } from './operation.js';
 import { BULK } from './queueacts.js';
 import { go, link } from './router.js';
-import { button, copy, message, toast } from './widgets.js';
-
-const TYPED_AFTER_MS = 300;
+import { button, copy, toast } from './widgets.js';
 
 /**
  * What the operation is, and which jobs may be chosen. With `types` the name of the queue must be typed.
@@ -45,12 +43,9 @@ export function askBulk(name, queue) {
   const time = h('input', { type: 'text', name: 'time', placeholder: 'any time', autocomplete: 'off', spellcheck: 'false' });
   const limit = h('input', { type: 'text', name: 'limit', inputmode: 'numeric', placeholder: 'all', autocomplete: 'off' });
   const word = h('input', { type: 'text', name: 'word', autocomplete: 'off', spellcheck: 'false' });
-  const dry = h('div', { class: 'dry', role: 'status' });
   const keys = attempts();
   /** When the time was typed: what is counted is what is acted on. */
   let typedAt = format.now();
-  // What was counted; null while it is.
-  /** @type {any} */ let found = null;
   /** The most jobs, where so many are wanted. */
   const most = () => (limit.value.trim() === '' ? undefined : Number(READ.whole(limit.value, 'At most')));
   /** The body of the call. @param {boolean} isDry */
@@ -61,45 +56,24 @@ export function askBulk(name, queue) {
     const filter = { queue, state: bulk.states === undefined ? undefined : state.value, [bulk.time]: at };
     return { filter, action: bulk.action, limit: isDry ? undefined : most(), dry_run: isDry || undefined };
   };
-  const tell = () => {
-    if (found === null) return;
-    const isNumber = /^\s*\d+\s*$/.test(limit.value); // what is wrong with another one is said where it is sent
-    swap(dry, ...inWords(found, bulk.action, isNumber ? most() : undefined));
-  };
-  const counting = () => h('p', { class: 'muted' }, 'Counting …');
-  let timer = 0;
-  let round = 0;
-  const sample = async () => {
-    round += 1;
-    const mine = round;
-    try {
-      const counted = await post(path('operations'), make(true));
-      if (mine !== round) return;
-      found = counted;
-      tell();
-      dry.dispatchEvent(new Event('input', { bubbles: true })); // the form judges its button again
-    } catch (error) {
-      if (mine === round) swap(dry, h('p', { class: 'problem' }, message(error)), button('Count again', sample, { class: 'quiet' }));
-    }
-  };
-  for (const input of [state, time]) {
-    input.addEventListener('input', () => {
-      clearTimeout(timer);
-      if (input === time) typedAt = format.now();
-      found = null;
-      round += 1; // what is being counted is of other conditions
-      swap(dry, counting());
-      timer = window.setTimeout(sample, TYPED_AFTER_MS);
-    });
-  }
-  limit.addEventListener('input', tell);
-  swap(dry, counting());
-  sample();
+  const isNumber = () => /^\s*\d+\s*$/.test(limit.value); // what is wrong with another one is said where it is sent
+  const dry = counter(
+    bulk.action,
+    () => post(path('operations'), make(true)),
+    () => (isNumber() ? most() : undefined),
+  );
+  state.addEventListener('input', dry.later);
+  time.addEventListener('input', () => {
+    typedAt = format.now();
+    dry.later();
+  });
+  limit.addEventListener('input', dry.tell);
+  dry.count();
   const body = [
     h('p', null, says),
     bulk.states !== undefined && bulk.states.length > 1 && field('Jobs that are', state),
     h('div', { class: 'fields' }, field(bulk.timeLabel, time, 'Such as 6h or 7d'), field('At most', limit, 'So many jobs')),
-    dry,
+    dry.node,
     bulk.types && h('label', { class: 'field' }, h('span', null, 'Type ', h('strong', { class: 'mono' }, queue), ' to confirm'), word),
     h(
       'p',
@@ -112,7 +86,7 @@ export function askBulk(name, queue) {
     body,
     action: ACTIONS[bulk.action].verb,
     danger: bulk.types,
-    ready: () => found !== null && !isNothing(found) && (!bulk.types || word.value === queue),
+    ready: () => dry.isAny() && (!bulk.types || word.value === queue),
     submit: async () => {
       const body = make(false);
       const begun = await post(path('operations'), body, keys(JSON.stringify(body)));

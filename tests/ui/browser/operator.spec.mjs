@@ -100,9 +100,10 @@ test('what moves or deletes many asks for the name; what they are is in the ques
   const bar = page.locator('.bulk');
   await bar.getByRole('button', { name: /^Select all/ }).click();
   await bar.getByRole('button', { name: 'Move' }).click();
-  await expect(dialog(page)).toContainText('3 jobs would be moved.');
+  await expect(dialog(page)).toContainText('Say where they go, and they are counted.');
   await expect(dialog(page)).toContainText('Puts them into another queue, where their attempts start again.');
   await dialog(page).getByLabel('To the queue').fill('elsewhere');
+  await expect(dialog(page)).toContainText('3 jobs would be moved.');
   await expect(inDialog(page, 'Move')).toBeDisabled();
   await dialog(page).getByLabel('to confirm', { exact: false }).fill('mail');
   await dialog(page).getByLabel('At most', { exact: false }).fill('2');
@@ -114,6 +115,21 @@ test('what moves or deletes many asks for the name; what they are is in the ques
   await expect(page.locator('table.jobs tbody tr')).toHaveCount(1);
   await expect(page.locator('table.jobs tr.gone')).toHaveCount(0);
   expect((await server.get('/v1/queues/elsewhere/stats')).counts.ready).toBe(2);
+});
+
+test('a move is counted for the queue that is typed, whatever the names of queues are', async ({ page, server }) => {
+  for (const name of ['any', 'any', 'mail']) await server.push(name, 1);
+  await open(page, server, '#/jobs');
+  const bar = page.locator('.bulk');
+  await bar.getByRole('button', { name: /^Select all/ }).click();
+  await bar.getByRole('button', { name: 'Move' }).click();
+  await dialog(page).getByLabel('To the queue').fill('elsewhere');
+  await expect(dialog(page)).toContainText('3 jobs would be moved.');
+  await dialog(page).getByLabel('To the queue').fill('mail');
+  await expect(dialog(page)).toContainText('2 jobs would be moved.');
+  await dialog(page).getByLabel('To the queue').fill('');
+  await expect(dialog(page)).not.toContainText('would be moved');
+  await expect(inDialog(page, 'Move')).toBeDisabled();
 });
 
 test('purge begins where there are jobs, and does nothing for nothing', async ({ page, server }) => {

@@ -5,7 +5,7 @@ import { ACTS } from '../../../src/dashboard/ui/acts.js';
 import { attempts, curl, get, onceAnswered, Problem } from '../../../src/dashboard/ui/api.js';
 import { calmly } from '../../../src/dashboard/ui/attention.js';
 import { remember } from '../../../src/dashboard/ui/bounded.js';
-import { countInWords, wordOf } from '../../../src/dashboard/ui/bulkask.js';
+import { countInWords, wantedDry, wordOf } from '../../../src/dashboard/ui/bulkask.js';
 import { inWords } from '../../../src/dashboard/ui/cron.js';
 import { beforeTime } from '../../../src/dashboard/ui/jobparts.js';
 import { asSeen, setUser } from '../../../src/dashboard/ui/session.js';
@@ -99,6 +99,13 @@ test('a name is asked for where many are deleted or moved, and where all of all 
     ['delete', {}, 'everything'],
   ];
   for (const [action, is, word] of cases) assert.equal(wordOf(action, meant(is)), word, `${action} ${JSON.stringify(is)}`);
+});
+
+test('a move is counted once it is known where to', () => {
+  assert.equal(wantedDry('move', { to: '' }), undefined);
+  assert.deepEqual(wantedDry('move', { to: 'mail' }), { to: 'mail' });
+  assert.deepEqual(wantedDry('delete', {}), {});
+  assert.deepEqual(wantedDry('set_priority', {}), { priority: 0 });
 });
 
 test('a dry run says how many of those that match are meant', () => {
