@@ -47,7 +47,8 @@ export function queueActions(context, queue, { pushed, changed }) {
   const push = async () => {
     if (await openWith(loadPush, ({ pushDialog }) => pushDialog(queue))) pushed();
   };
-  const remove = () => openWith(loadAsk, ({ deleteQueue }) => deleteQueue(queue));
+  const loadDelete = async () => (await loadAsk()).loadDelete(queue);
+  const remove = () => openWith(loadDelete, (askDelete) => askDelete());
   const canMove = may('operate') && may('push');
   const node = h(
     'div',

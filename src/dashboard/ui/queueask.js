@@ -1,11 +1,11 @@
 // What is asked before something is done to a queue. What concerns many jobs is an operation of the server: a dry run says how many there are, and
 // the list of jobs shows how far it is.
 
-import { attempts, curl, del, path, post, query } from './api.js';
+import { attempts, curl, del, get, path, post, query } from './api.js';
 import * as board from './board.js';
 import { counter } from './bulkask.js';
 import { ask, confirm, field } from './dialog.js';
-import { h } from './dom.js';
+import { h, text } from './dom.js';
 import { parseDuration, READ } from './fields.js';
 import * as format from './format.js';
 import { ACTIONS } from './operation.js';
@@ -29,17 +29,21 @@ const CALLS = {
   },
 };
 
+/** How many jobs a queue has, also where the stream leaves it out. @param {string} queue @returns {Promise<Record<string, number>>} */
+async function countsOf(queue) {
+  const { counts } = await get(path('queues', queue, 'stats'));
+  return counts;
+}
+
 /** Asks which jobs are meant, says how many there are, and begins. Resolves to the operation. @param {string} name of `BULK` @param {string} queue */
 export function askBulk(name, queue) {
   const { title, says } = BULK[name];
   const bulk = CALLS[name];
-  /** @type {Record<string, number>} */ const counts = board.row(queue).counts;
   const state = h(
     'select',
     { name: 'state' },
-    (bulk.states ?? []).map((one) => h('option', { value: one }, `${one} (${format.count(counts[one])})`)),
+    (bulk.states ?? []).map((one) => h('option', { value: one }, one)),
   );
-  state.value = bulk.states?.find((one) => counts[one] > 0) ?? state.value;
   const time = h('input', { type: 'text', name: 'time', placeholder: 'any time', autocomplete: 'off', spellcheck: 'false' });
   const limit = h('input', { type: 'text', name: 'limit', inputmode: 'numeric', placeholder: 'all', autocomplete: 'off' });
   const word = h('input', { type: 'text', name: 'word', autocomplete: 'off', spellcheck: 'false' });
@@ -56,13 +60,25 @@ export function askBulk(name, queue) {
     const filter = { queue, state: bulk.states === undefined ? undefined : state.value, [bulk.time]: at };
     return { filter, action: bulk.action, limit: isDry ? undefined : most(), dry_run: isDry || undefined };
   };
+  /** Says how many jobs are in each state, and chooses the first that has any. */
+  const offer = async () => {
+    const counts = await countsOf(queue);
+    for (const option of state.options) text(option, `${option.value} (${format.count(counts[option.value])})`);
+    isOffered = true;
+    if (!isChosen) state.value = bulk.states?.find((one) => counts[one] > 0) ?? state.value;
+  };
   const isNumber = () => /^\s*\d+\s*$/.test(limit.value); // what is wrong with another one is said where it is sent
-  const dry = counter(
-    bulk.action,
-    () => post(path('operations'), make(true)),
-    () => (isNumber() ? most() : undefined),
-  );
-  state.addEventListener('input', dry.later);
+  let isOffered = bulk.states === undefined || bulk.states.length === 1;
+  let isChosen = false;
+  const look = async () => {
+    if (!isOffered) await offer();
+    return post(path('operations'), make(true));
+  };
+  const dry = counter(bulk.action, look, () => (isNumber() ? most() : undefined));
+  state.addEventListener('input', () => {
+    isChosen = true;
+    dry.later();
+  });
   time.addEventListener('input', () => {
     typedAt = format.now();
     dry.later();
@@ -96,9 +112,14 @@ export function askBulk(name, queue) {
   });
 }
 
-/** Asks before a queue is deleted, and deletes it. @param {string} queue */
-export async function deleteQueue(queue) {
-  const { counts } = board.row(queue);
+/** Reads what is said before a queue is deleted; what it returns asks, and deletes it. @param {string} queue */
+export async function loadDelete(queue) {
+  const counts = await countsOf(queue);
+  return () => deleteQueue(queue, counts);
+}
+
+/** @param {string} queue @param {Record<string, number>} counts of its jobs */
+async function deleteQueue(queue, counts) {
   const jobs = Object.values(counts).reduce((sum, n) => sum + n, 0);
   const what =
     jobs > 0

@@ -1,5 +1,5 @@
 // Ten thousand queues, and a server that only shows.
-import { cutOff, expect, open, test } from '../support.mjs';
+import { closed, cutOff, dialog, expect, inDialog, open, test } from '../support.mjs';
 
 test('ten thousand queues: few rows, sorted and filtered as quickly as few', async ({ page, server }) => {
   test.setTimeout(240_000);
@@ -30,6 +30,29 @@ test('ten thousand queues: few rows, sorted and filtered as quickly as few', asy
   await expect(rows.first()).toContainText('2');
   await open(page, server, '#/');
   await expect(page.getByRole('link', { name: 'All 10,000 queues' })).toBeVisible();
+});
+
+test('of a queue that the stream leaves out the page has the figures of the server', async ({ page, server }) => {
+  await server.dead('left.out', 'x');
+  await server.pushAll(Array.from({ length: 3 }, (_, payload) => ({ queue: 'left.out', payload })));
+  const picture = JSON.stringify({ at: new Date().toISOString(), part: 1, left_out: 1, queues: [] });
+  const body = `retry: 200\nevent: snapshot\ndata: ${picture}\n\n`;
+  await page.route('**/v1/events', (route) => route.fulfill({ contentType: 'text/event-stream', body }));
+  await open(page, server, '#/');
+  await expect(page.getByRole('region', { name: 'Jobs by state' })).toContainText('ready 3');
+  await expect(page.locator('header .pill')).toHaveText('1');
+  await open(page, server, '#/queues/left.out');
+  const act = (/** @type {string} */ name) => page.locator('.acts').getByRole('button', { name, exact: true });
+  await act('Purge…').click();
+  await expect(dialog(page).getByLabel('Jobs that are')).toContainText('dead (1)');
+  await inDialog(page, 'Cancel').click();
+  await closed(page);
+  await act('Delete…').click();
+  await expect(dialog(page)).toContainText('its 4 jobs');
+  await dialog(page).getByRole('textbox').fill('left.out');
+  await inDialog(page, 'Delete').click();
+  await closed(page);
+  expect((await server.get('/v1/queues/left.out/stats')).counts).toMatchObject({ ready: 0, dead: 0 });
 });
 
 test('a server that only shows offers no actions', async ({ page, begin }, info) => {
