@@ -36,6 +36,26 @@ test('a key is kept until an answer has come', async () => {
   assert.equal(new Set(used).size, 3);
 });
 
+test('who makes a call again after more than a minute means another one', async (t) => {
+  t.mock.timers.enable({ apis: ['Date'], now: 1_800_000_000_000 });
+  /** @type {string[]} */ const used = [];
+  const lost = () =>
+    assert.rejects(
+      onceAnswered('run nightly', async (headers) => {
+        used.push(headers['idempotency-key']);
+        t.mock.timers.tick(100_000); // a lost connection may be known late
+        throw new Problem(0, null);
+      }),
+    );
+  await lost();
+  t.mock.timers.tick(59_000);
+  await lost();
+  assert.equal(used[1], used[0]);
+  t.mock.timers.tick(60_000);
+  await lost();
+  assert.notEqual(used[2], used[0]);
+});
+
 test('a call that is never answered ends', async (t) => {
   const limit = new AbortController();
   t.mock.method(AbortSignal, 'timeout', () => limit.signal);
