@@ -20,6 +20,21 @@ export const BULK = /** @type {Record<string, {title: string, says: string}>} */
   purge: { title: 'Purge', says: 'The jobs are deleted for good. Reserved jobs stay.' },
 });
 
+/** Whether a queue is paused as this page has set it, until the stream says the same; others may have set it since. */
+export function ownPause() {
+  /** @type {boolean | undefined} */ let is;
+  return {
+    set: (/** @type {boolean} */ paused) => void (is = paused),
+    /** Takes what was read after it was set. @param {boolean} paused */
+    read: (paused) => void (is = is === undefined ? undefined : paused),
+    /** What is to be shown. @param {boolean} seen what the stream says */
+    or: (seen) => {
+      if (is === seen) is = undefined;
+      return is ?? seen;
+    },
+  };
+}
+
 /**
  * The buttons of a queue.
  * @param {() => import('./router.js').Context} context
@@ -31,13 +46,12 @@ export function queueActions(context, queue, { pushed, changed }) {
     const next = isPaused() ? 'resume' : 'pause';
     await post(path('queues', queue, next));
     toast(next === 'pause' ? `${queue} is paused: nothing is delivered, pushes go on` : `${queue} delivers again`);
-    isSet = next === 'pause';
+    own.set(next === 'pause');
     changed();
     draw();
   });
-  // What this page has just set, until the stream says it.
-  /** @type {boolean | undefined} */ let isSet;
-  const isPaused = () => isSet ?? board.row(queue).paused;
+  const own = ownPause();
+  const isPaused = () => own.or(board.row(queue).paused);
   const begin = async (/** @type {string} */ name) => {
     const begun = await openWith(loadAsk, ({ askBulk }) => askBulk(name, queue));
     if (begun) context().setParams({ operation: begun.id });
@@ -61,7 +75,6 @@ export function queueActions(context, queue, { pushed, changed }) {
     may('operate') && button('Delete…', remove, { class: 'danger', title: 'Deletes the queue, its settings and its jobs' }),
   );
   const draw = () => {
-    if (isSet === board.row(queue).paused) isSet = undefined;
     text(pause, isPaused() ? 'Resume' : 'Pause');
     pause.setAttribute(
       'title',
@@ -69,5 +82,5 @@ export function queueActions(context, queue, { pushed, changed }) {
     );
   };
   draw();
-  return { node, draw, isPaused, redrive: () => begin('redrive') };
+  return { node, draw, isPaused, settings: own.read, redrive: () => begin('redrive') };
 }

@@ -29,14 +29,19 @@ export function settingsCard(queue, signal) {
   const body = h('div', { class: 'room' });
   /** @type {any} */ let settings = null;
   /** @type {Set<(settings: any) => void>} */ const followers = new Set();
+  let round = 0;
   const load = async () => {
+    round += 1;
+    const mine = round;
     try {
-      settings = await loadSettings(queue, signal);
+      const read = await loadSettings(queue, signal);
+      if (mine !== round) return; // what was asked for later is newer
+      settings = read;
       swap(body, describe(settings));
       show(edit, may('operate'));
       for (const then of followers) then(settings);
     } catch (error) {
-      if (!signal.aborted) swap(body, failure(error, load));
+      if (!signal.aborted && mine === round) swap(body, failure(error, load));
     }
   };
   const open = async () => {

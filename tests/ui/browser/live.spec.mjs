@@ -62,6 +62,21 @@ test('two browsers see what each other does', async ({ page, browser, server }) 
   await other.close();
 });
 
+test('a pause that another ends before the stream has shown it is not shown for good', async ({ page, server }) => {
+  await server.push('mail', 1);
+  const counts = { ready: 1, scheduled: 0, reserved: 0, blocked: 0, dead: 0, done: 0 };
+  const picture = JSON.stringify({ at: new Date().toISOString(), part: 1, queues: [{ queue: 'mail', paused: false, counts }] });
+  // Each of these streams ends at once: the next one says the same.
+  const body = `retry: 200\nevent: snapshot\ndata: ${picture}\n\n`;
+  await page.route('**/v1/events', (route) => route.fulfill({ contentType: 'text/event-stream', body }));
+  await open(page, server, '#/queues/mail');
+  const act = (/** @type {string} */ name) => page.locator('.acts').getByRole('button', { name, exact: true });
+  await act('Pause').click();
+  await expect(act('Resume')).toBeVisible();
+  await server.post('/v1/queues/mail/resume');
+  await expect(act('Pause')).toBeVisible();
+});
+
 test('a server that is gone: since when the figures are old; then the page goes on', async ({ page, begin }, info) => {
   const server = await begin({ TAILBACK_STORE: `sqlite:${info.outputPath('store.db')}` });
   await server.push('mail', 1);

@@ -8,6 +8,7 @@ import { remember } from '../../../src/dashboard/ui/bounded.js';
 import { countInWords, wantedDry, wordOf } from '../../../src/dashboard/ui/bulkask.js';
 import { inWords } from '../../../src/dashboard/ui/cron.js';
 import { beforeTime } from '../../../src/dashboard/ui/jobparts.js';
+import { ownPause } from '../../../src/dashboard/ui/queueacts.js';
 import { asSeen, setUser } from '../../../src/dashboard/ui/session.js';
 import { Stages } from '../../../src/dashboard/ui/stages.js';
 
@@ -64,6 +65,24 @@ test('a call that is never answered ends', async (t) => {
   const asked = get('/v1/session', mine.signal);
   limit.abort();
   await assert.rejects(asked, (error) => error instanceof Problem && error.status === 0);
+});
+
+test('a pause of this page is shown at once, and no longer than until it is known that others have ended it', () => {
+  const own = ownPause();
+  own.read(true);
+  assert.equal(own.or(false), false); // this page has set nothing
+  own.set(true);
+  assert.equal(own.or(false), true);
+  own.read(true);
+  assert.equal(own.or(false), true);
+  // Another one resumes it before the stream has shown the pause.
+  own.read(false);
+  assert.equal(own.or(false), false);
+  assert.equal(own.or(true), true);
+  own.set(false);
+  assert.equal(own.or(true), false);
+  assert.equal(own.or(false), false);
+  assert.equal(own.or(true), true);
 });
 
 test('of names only the newest are remembered', () => {

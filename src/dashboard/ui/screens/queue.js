@@ -97,6 +97,7 @@ export function queue(outer) {
   settings.follow((next) => {
     limits.settings(next);
     board.setPaused(name, next.effective.paused);
+    actions.settings(next.effective.paused);
     draw();
   });
   live.follow(signal, (changed, happened, isNew) => {
