@@ -1,7 +1,6 @@
-// What can be done to one job: which of it is possible, the call, and what happened, in words.
+// What can be done to one job: which of it is possible, and the call.
 
-import { onceAnswered, path, query, send } from './api.js';
-import { plain } from './json.js';
+import { path, query } from './api.js';
 import { may } from './session.js';
 
 /** @typedef {{to?: string, priority?: number, force?: boolean}} Wanted */
@@ -115,27 +114,4 @@ export function act(name) {
 /** Whether whoever uses the page may do this at all. @param {Act} one */
 export function mayDo(one) {
   return may('operate') && (!one.push || one.name === 'move' || may('push'));
-}
-
-/** Whether a job can be changed. @param {import('./json.js').Job} job */
-export function canEdit(job) {
-  return Boolean(job.unreadable) || ['ready', 'scheduled', 'blocked'].includes(job.state);
-}
-
-/** Does it. @param {Act} one @param {string} id @param {Wanted} [wanted] @returns {Promise<any>} */
-export async function perform(one, id, wanted = {}) {
-  const { method, at, body } = one.call(id, wanted);
-  const call = async (/** @type {Record<string, string>} */ headers) => (await send(method, at, { body, headers })).json();
-  return one.name === 'replay' ? onceAnswered(`replay ${id}`, call) : call({});
-}
-
-/** What happened, in words. @param {Act} one @param {any} result what the API returned */
-export function outcome(one, result) {
-  if (one.name === 'replay') return `Pushed again as ${result.id}.`;
-  if (one.name === 'cancel') return result.deleted ? 'The job is removed.' : 'Its worker is asked to stop.';
-  if (one.name === 'move') return `The job is in ${plain(result.queue)} now, ${result.state}.`;
-  if (one.name === 'release' && result.state === 'removed') return 'The job is removed: its cancellation had been requested.';
-  if (one.name === 'redrive' || one.name === 'retry' || one.name === 'run')
-    return `The job is ${result.state}${result.queue ? ` in ${plain(result.queue)}` : ''}.`;
-  return `The job ${one.done}.`;
 }

@@ -11,7 +11,10 @@ const loadOperation = lazy(() => import('./operation.js'));
 
 /** @typedef {{name: string, value: string}} Condition */
 /** Which jobs are meant. @typedef {{conditions: Condition[], fixed: Record<string, string>}} Meant */
-/** @typedef {Meant & {jobs: any[], all: number | null, shown: number, isAll: boolean}} Selection */
+/**
+ * `gone`: how many that were selected are not among `jobs`, since they have changed.
+ * @typedef {Meant & {jobs: any[], gone: number, all: number | null, shown: number, isAll: boolean}} Selection
+ */
 
 /** The actions of an operation, and the states of the jobs that they are for. @type {Record<string, string[]>} */
 const FOR = {
@@ -52,7 +55,7 @@ export function bulkBar({ signal, state, clear, changed, operation }) {
   const run = async (/** @type {string} */ action) => {
     const selection = state();
     if (!isAll) {
-      if (await openWith(loadAsk, ({ askSelected }) => askSelected(action, selection.jobs))) {
+      if (await openWith(loadAsk, ({ askSelected }) => askSelected(action, selection.jobs, selection.gone))) {
         clear();
         changed();
       }
@@ -81,19 +84,19 @@ export function bulkBar({ signal, state, clear, changed, operation }) {
   let ended = new AbortController();
 
   const draw = () => {
-    const { jobs, all, conditions, shown, isAll: pageIsAll } = state();
+    const { jobs, gone, all, conditions, shown, isAll: pageIsAll } = state();
     const states = conditions.find(({ name }) => name === 'state')?.value.split(',');
     // With no job there is nothing to select; an operation stays.
     const any = !pageIsAll || shown > 0;
     for (const one of [line, toAll]) show(one, any);
     const known = pageIsAll ? shown : all;
     const many = known === null ? 'all that match' : known === 0 ? 'all that match' : `all ${format.count(known)} matching`;
-    text(
-      what,
-      isAll ? `${many[0].toUpperCase()}${many.slice(1)}` : jobs.length > 0 ? `${format.count(jobs.length)} selected` : 'Select jobs, or',
-    );
+    const isAny = jobs.length + gone > 0;
+    const left = gone > 0 ? `, ${format.count(gone)} changed and left out` : '';
+    const selected = isAny ? `${format.count(jobs.length)} selected${left}` : 'Select jobs, or';
+    text(what, isAll ? `${many[0].toUpperCase()}${many.slice(1)}` : selected);
     text(toAll, isAll ? 'Only those selected' : `Select ${many}`);
-    show(none, isAll || jobs.length > 0);
+    show(none, isAll || isAny);
     for (const { name, node: one } of buttons) {
       const fits = isAll ? states === undefined || states.every((is) => FOR[name].includes(is)) : jobs.some((job) => act(name).can(job));
       show(one, fits && (isAll || jobs.length > 0));

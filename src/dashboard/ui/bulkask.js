@@ -1,12 +1,13 @@
 // What is asked before something is done to many jobs: to those that are selected, or to all that match.
 
 import { attempts, curl, send } from './api.js';
-import { act, perform } from './acts.js';
+import { act } from './acts.js';
 import { ask, field, queueField } from './dialog.js';
 import { h, show, swap, text } from './dom.js';
 import * as format from './format.js';
 import { plain } from './json.js';
 import { ACTIONS } from './operation.js';
+import { perform } from './perform.js';
 import { filterOf, inWords as conditionInWords } from './search.js';
 import { button, copy, jobLink, message, toast } from './widgets.js';
 
@@ -229,11 +230,11 @@ async function each(action, jobs, wanted, goesOn) {
   let done = 0;
   const work = async () => {
     while (next < jobs.length && goesOn(done)) {
-      const { id } = jobs[next++];
+      const job = jobs[next++];
       try {
-        await perform(one, id, wanted);
+        await perform(one, job, wanted);
       } catch (error) {
-        problems.push(`${id}: ${message(error)}`);
+        problems.push(`${job.id}: ${message(error)}`);
       }
       goesOn(++done);
     }
@@ -242,8 +243,11 @@ async function each(action, jobs, wanted, goesOn) {
   return { problems, done };
 }
 
-/** Asks about an action on the selected jobs, and does it. @param {string} action @param {any[]} jobs @returns {Promise<boolean>} */
-export async function askSelected(action, jobs) {
+/**
+ * Asks about an action on the selected jobs, and does it. `gone`: how many are not among them, since they are not what was selected any more.
+ * @param {string} action @param {any[]} jobs @param {number} gone @returns {Promise<boolean>}
+ */
+export async function askSelected(action, jobs, gone) {
   const one = act(action);
   const some = jobs.filter((job) => one.can(job) || (action === 'delete' && job.state !== 'reserved'));
   const wish = wishes(action);
@@ -267,6 +271,12 @@ export async function askSelected(action, jobs) {
         'p',
         { class: 'warn' },
         `${format.count(left)} of those selected ${left === 1 ? 'is' : 'are'} left as ${left === 1 ? 'it is' : 'they are'}: the state does not allow it.`,
+      ),
+    gone > 0 &&
+      h(
+        'p',
+        { class: 'warn' },
+        `${format.count(gone)} of those selected ${gone === 1 ? 'has' : 'have'} changed since, and ${gone === 1 ? 'is' : 'are'} left out.`,
       ),
     ...wish.fields,
     mustType && h('label', { class: 'field' }, h('span', null, 'Type ', h('strong', { class: 'mono' }, word), ' to confirm'), typed),

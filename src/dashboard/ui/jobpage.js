@@ -81,3 +81,13 @@ export function compare(shown, fresh, newest) {
     added: fresh.jobs.filter(({ id }) => !known.has(id)).length,
   };
 }
+
+/**
+ * The selected jobs, and how many of them are left out: those that were found to be gone or changed are shown as they were.
+ * @param {any[]} shown @param {Set<string>} selected
+ */
+export function selectedOf(shown, selected) {
+  const all = shown.filter(({ id }) => selected.has(id));
+  const jobs = all.filter(({ gone }) => !gone);
+  return { jobs, gone: all.length - jobs.length };
+}

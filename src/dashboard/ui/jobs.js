@@ -6,7 +6,7 @@ import { chips } from './chips.js';
 import { registerButtons } from './commands.js';
 import { attr, each, h, show, swap, text, toggle } from './dom.js';
 import * as format from './format.js';
-import { compare, look, PAGE, ROUNDS, stateTabs } from './jobpage.js';
+import { compare, look, PAGE, ROUNDS, selectedOf, stateTabs } from './jobpage.js';
 import { jobRow, noteOf } from './jobrow.js';
 import { lazy } from './lazy.js';
 import * as live from './live.js';
@@ -374,7 +374,7 @@ class JobList {
     /** @type {Record<string, number> | null} */ const counts = this.counts();
     const all = counts && (states ? states.split(',') : STATES).reduce((sum, state) => sum + (counts[state] ?? 0), 0);
     return {
-      jobs: this.jobs.filter(({ id }) => this.selected.has(id)),
+      ...selectedOf(this.jobs, this.selected),
       conditions: this.conditions,
       fixed: this.fixed,
       all,

@@ -112,6 +112,22 @@ test('those that are selected are moved, the others stay', async ({ page, server
   expect((await server.get('/v1/queues/elsewhere/jobs')).jobs.map(({ payload }) => payload).sort()).toEqual([1, 3]);
 });
 
+test('what is selected and has changed meanwhile is not deleted', async ({ page, server }) => {
+  const [redriven, left] = [await server.dead('mail', 'x'), await server.dead('mail', 'x')];
+  await open(page, server, '#/jobs?queue=mail&state=dead');
+  await page.getByLabel('Select all jobs of this page').check();
+  const bar = page.locator('.bulk');
+  await expect(bar).toContainText('2 selected');
+  await server.post(`/v1/jobs/${redriven}/redrive`);
+  await expect(bar).toContainText('1 selected, 1 changed and left out');
+  await bar.getByRole('button', { name: 'Delete' }).click();
+  await expect(dialog(page)).toContainText('1 of those selected has changed since, and is left out.');
+  await dialog(page).getByRole('textbox').fill('mail');
+  await inDialog(page, 'Delete').click();
+  await closed(page);
+  expect([await server.stateOf(redriven), await server.stateOf(left)]).toEqual(['ready', 'gone']);
+});
+
 test('an operation over all that match: a dry run, a typed name, how far it is', async ({ page, server }) => {
   const jobs = Array.from({ length: 3000 }, (_, n) => ({ queue: 'mail', payload: { kind: n % 3 === 0 ? 'bulk' : 'single', n } }));
   await server.pushAll(jobs);

@@ -1,13 +1,15 @@
 // Keys of calls that must not happen twice, what is remembered of names, rules in words: `node --test tests/ui/`.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { ACTS } from '../../../src/dashboard/ui/acts.js';
+import { act, ACTS } from '../../../src/dashboard/ui/acts.js';
 import { attempts, curl, get, onceAnswered, Problem } from '../../../src/dashboard/ui/api.js';
 import { calmly } from '../../../src/dashboard/ui/attention.js';
 import { remember } from '../../../src/dashboard/ui/bounded.js';
 import { countInWords, wantedDry, wordOf } from '../../../src/dashboard/ui/bulkask.js';
 import { inWords } from '../../../src/dashboard/ui/cron.js';
+import { compare, selectedOf } from '../../../src/dashboard/ui/jobpage.js';
 import { beforeTime } from '../../../src/dashboard/ui/jobparts.js';
+import { perform } from '../../../src/dashboard/ui/perform.js';
 import { ownPause } from '../../../src/dashboard/ui/queueacts.js';
 import { asSeen, setUser } from '../../../src/dashboard/ui/session.js';
 import { Stages } from '../../../src/dashboard/ui/stages.js';
@@ -115,6 +117,28 @@ test('only the time that a reason ends with is one: names may look like times', 
   assert.equal(beforeTime({ detail: `the worker ${until} has it`, until }), undefined);
   assert.equal(beforeTime({ detail: `no job of the queue at ${until}` }), undefined);
   assert.equal(beforeTime({ detail: 'the queue mail.2026-99-99T99:99:99Z is paused' }), undefined);
+});
+
+test('a job is deleted as what it was shown as', async () => {
+  /** @type {string[]} */ const sent = [];
+  globalThis.fetch = /** @type {any} */ (
+    async (/** @type {string} */ at, /** @type {any} */ { method }) => {
+      sent.push(`${method} ${at}`);
+      return Response.json(method === 'GET' ? { state: 'ready' } : { deleted: true });
+    }
+  );
+  await assert.rejects(perform(act('delete'), { id: 'a', state: 'dead' }), /is ready by now, not dead: nothing was deleted/);
+  assert.deepEqual(sent.splice(0), ['GET /v1/jobs/a']);
+  await perform(act('delete'), { id: 'a', state: 'ready' });
+  assert.deepEqual(sent, ['GET /v1/jobs/a', 'DELETE /v1/jobs/a?reserved=refuse']);
+});
+
+test('jobs that are not what was selected any more are left out', () => {
+  const shown = ['a', 'b', 'c'].map((id) => ({ id, state: 'dead' }));
+  const fresh = { jobs: /** @type {any[]} */ ([shown[1]]), unreadable: [], scanned: 1, complete: true };
+  const { jobs } = compare(shown, fresh, false);
+  assert.deepEqual(selectedOf(jobs, new Set(['a', 'b'])), { jobs: [shown[1]], gone: 1 });
+  assert.deepEqual(selectedOf(jobs, new Set(['c'])), { jobs: [], gone: 1 });
 });
 
 test('what is done to many is said of many', () => {

@@ -1,10 +1,12 @@
 // Groups: those that a dead job holds first, and what to do about them.
-import { del, get, path, post, query } from '../api.js';
+import { act } from '../acts.js';
+import { get, path, post, query } from '../api.js';
 import { confirm } from '../dialog.js';
 import { h, show, swap, text, toggle } from '../dom.js';
 import * as format from '../format.js';
 import { plain } from '../json.js';
 import { choice, grid, loaded, orNothing, page, pager } from '../parts.js';
+import { perform } from '../perform.js';
 import { link } from '../router.js';
 import { asSeen, may } from '../session.js';
 import { badge, button, card, empty, jobLink, queueLink, toast } from '../widgets.js';
@@ -45,10 +47,7 @@ function actions(group, again) {
           text: `Job ${group.head} is gone for good. ${behind}`,
           action: 'Delete it and let the group go on',
           submit: async () => {
-            // It may have been redriven meanwhile, by another client: only the dead one is meant.
-            const { state } = await get(path('jobs', group.head));
-            if (state !== 'dead') throw new Error(`The job is ${state} by now, not dead: nothing was deleted.`);
-            await del(query(path('jobs', group.head), { reserved: 'refuse' }));
+            await perform(act('delete'), { id: group.head, state: 'dead' });
             toast('Deleted: the group goes on');
             again();
           },

@@ -1,6 +1,6 @@
 // One job: why it is where it is, what is in it, what happened to it, and what can be done about it.
 
-import { ACTS, canEdit, mayDo, outcome, perform } from '../acts.js';
+import { ACTS, mayDo } from '../acts.js';
 import { curl, getText, path } from '../api.js';
 import { binaryCard } from '../binary.js';
 import { registerButtons } from '../commands.js';
@@ -11,6 +11,7 @@ import { chainPart, factsPart, leasePart, part, timelinePart, whyPart } from '..
 import { plain, readJobs } from '../json.js';
 import { jsonCard } from '../jsonview.js';
 import { lazy, openWith } from '../lazy.js';
+import { outcome, perform } from '../perform.js';
 import { every, link } from '../router.js';
 import { may } from '../session.js';
 import { badge, button, copy, empty, failure, jobLink, message, queueLink, toast } from '../widgets.js';
@@ -26,14 +27,18 @@ function pace(job, length) {
   return (length > 1_000_000 ? 20_000 : length > 64_000 ? 5000 : 1000) * (isOver ? 5 : 1);
 }
 
+/** Whether a job can be changed. @param {import('../json.js').Job} job */
+function canEdit(job) {
+  return Boolean(job.unreadable) || ['ready', 'scheduled', 'blocked'].includes(job.state);
+}
+
 /** Asks where an action needs it, and does it. @param {import('../acts.js').Act} one @param {import('../json.js').Job} job @returns {Promise<any>} what the API returned */
 async function run(one, job) {
-  const { id } = job;
   const says = h('p', null, one.says);
   if (one.name === 'delete')
-    return confirm({ title: 'Delete this job?', text: one.says, word: 'delete', action: 'Delete', submit: () => perform(one, id) });
+    return confirm({ title: 'Delete this job?', text: one.says, word: 'delete', action: 'Delete', submit: () => perform(one, job) });
   if (one.name === 'release')
-    return ask({ title: 'Take it from its worker?', body: [says], action: 'Release', submit: () => perform(one, id) });
+    return ask({ title: 'Take it from its worker?', body: [says], action: 'Release', submit: () => perform(one, job) });
   if (one.name === 'cancel') {
     const force = h('input', { type: 'checkbox', name: 'force' });
     return ask({
@@ -41,7 +46,7 @@ async function run(one, job) {
       body: [says, h('label', { class: 'row' }, force, 'Remove it at once: what its worker commits is refused')],
       action: 'Cancel it',
       danger: true,
-      submit: () => perform(one, id, { force: force.checked }),
+      submit: () => perform(one, job, { force: force.checked }),
     });
   }
   if (one.name === 'move') {
@@ -51,7 +56,7 @@ async function run(one, job) {
       body: [says, ...nodes],
       action: 'Move',
       ready: () => to.value !== '',
-      submit: () => perform(one, id, { to: to.value }),
+      submit: () => perform(one, job, { to: to.value }),
     });
   }
   if (one.name === 'set_priority') {
@@ -61,10 +66,10 @@ async function run(one, job) {
       body: [says, field('Priority', input)],
       action: 'Set',
       ready: () => input.value !== '',
-      submit: () => perform(one, id, { priority: Number(input.value) }),
+      submit: () => perform(one, job, { priority: Number(input.value) }),
     });
   }
-  return perform(one, id);
+  return perform(one, job);
 }
 
 /** The buttons of what can be done now, and the same for a shell. @param {(one: import('../acts.js').Act, result: any) => void} did @param {() => void} edited */
