@@ -18,7 +18,14 @@ import { button, copy } from './widgets.js';
 const COLUMNS = /** @type {(import('./table.js').Column & {of?: (row: Row) => number})[]} */ ([
   { id: 'name', label: 'Queue', class: 'c-name', sort: 'asc' },
   { id: 'pushed', label: 'Pushed', class: 'num w1', sort: 'desc', of: (row) => row.pushed },
-  { id: 'finished', label: 'Finished', class: 'num', sort: 'desc', of: (row) => row.finished },
+  {
+    id: 'finished',
+    label: 'Finished',
+    class: 'num',
+    sort: 'desc',
+    of: (row) => row.finished,
+    title: 'Committed, or moved to another queue by a worker',
+  },
   { id: 'failed', label: 'Failed', class: 'num w1', sort: 'desc', of: (row) => row.failed },
   { id: 'spark', label: 'Finished, 15 min', class: 'c-spark w2', title: 'Jobs finished, over the last 15 minutes' },
   { id: 'ready', label: 'Ready', class: 'num', sort: 'desc', of: (row) => row.counts.ready },

@@ -7,7 +7,7 @@ import { RANGES, rangeOf } from './scale.js';
 
 /** @typedef {import('./chart.js').Points} Points */
 
-/** What the API counts under these words: jobs that ended well, and attempts that did not. */
+/** What the API counts under these words: jobs that a queue is done with, also those that a worker moved to another one; and attempts that failed. */
 export const FINISHED = ['committed', 'moved'];
 export const FAILED = ['rolled_back', 'lapsed'];
 

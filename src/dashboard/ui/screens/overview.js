@@ -99,17 +99,17 @@ function fromStream(now) {
   });
 }
 
-/** The figures at the top. */
+/** The figures at the top. A job that a worker moved has finished in its queue, and goes on in another: of all together only what is committed is done. */
 function makeTiles() {
   const made = {
     pushed: tile('Pushed', 'ready'),
-    finished: tile('Finished', 'reserved'),
+    committed: tile('Committed', 'reserved'),
     failed: tile('Failed', 'dead'),
     oldest: tile('Oldest ready', 'blocked'),
     wait: tile('Queue time', 'p95'),
   };
   // From the beginning, so that nothing below moves when it comes.
-  for (const one of [made.pushed, made.finished, made.failed, made.wait]) one.over();
+  for (const one of [made.pushed, made.committed, made.failed, made.wait]) one.over();
   /** @type {{sum: number, label: string} | null} */ let pushed = null;
   /** @type {number | undefined} */ let rate;
   const setPushed = () => made.pushed.set(format.rate(rate), pushed === null ? '' : `${format.short(pushed.sum)} in ${pushed.label}`);
@@ -122,11 +122,11 @@ function makeTiles() {
     /** @param {any} stats */
     now: (stats) => {
       const rates = stats.rates_per_s;
-      for (const one of [made.pushed, made.finished, made.failed, made.wait]) one.over(stats.rates_over_ms);
+      for (const one of [made.pushed, made.committed, made.failed, made.wait]) one.over(stats.rates_over_ms);
       rate = rates.pushed;
       setPushed();
       const [note, kind] = pace(rates);
-      made.finished.set(format.rate(rates.committed), note, kind);
+      made.committed.set(format.rate(rates.committed), note, kind);
       const failed = rates.rolled_back + rates.lapsed;
       made.failed.set(
         format.rate(failed),
@@ -158,7 +158,7 @@ function makeTiles() {
       pushed = { sum: series.sum(['pushed']), label };
       setPushed();
       made.pushed.spark(series.values(series.rate(['pushed'])));
-      made.finished.spark(series.values(series.rate(['committed'])));
+      made.committed.spark(series.values(series.rate(['committed'])));
       made.failed.spark(series.values(series.rate(FAILED)));
       made.oldest.spark(series.values(series.of('oldest_ready_age_ms')));
       made.wait.spark(series.values(series.of('queue_time_p95')));
@@ -219,7 +219,7 @@ function makeHistory(context, tiles) {
     ruler: shared,
     signal,
     lines: [
-      { id: 'finished', label: 'finished', kind: 'reserved', area: true },
+      { id: 'committed', label: 'committed', kind: 'reserved', area: true },
       { id: 'pushed', label: 'pushed', kind: 'ready' },
       { id: 'failed', label: 'failed', kind: 'dead' },
     ],
@@ -244,7 +244,7 @@ function makeHistory(context, tiles) {
       const series = await loadSeries(asked, METRICS, undefined, signal);
       if (asked !== range) return;
       tiles.history(series, RANGES[asked].label);
-      jobs.set(series.figures({ finished: series.rate(['committed']), pushed: series.rate(['pushed']), failed: series.rate(FAILED) }));
+      jobs.set(series.figures({ committed: series.rate(['committed']), pushed: series.rate(['pushed']), failed: series.rate(FAILED) }));
       wait.set(series.figures({ p50: series.of('queue_time_p50'), p95: series.of('queue_time_p95'), p99: series.of('queue_time_p99') }));
     } catch (/** @type {any} */ error) {
       if (signal.aborted) return;
@@ -259,7 +259,7 @@ function makeHistory(context, tiles) {
     tabs: tabs.node,
     /** @param {any} stats */
     now: ({ rates_per_s: rates, rates_over_ms: over, queue_time_ms: time }) => {
-      jobs.now({ finished: rates.committed, pushed: rates.pushed, failed: rates.rolled_back + rates.lapsed }, over);
+      jobs.now({ committed: rates.committed, pushed: rates.pushed, failed: rates.rolled_back + rates.lapsed }, over);
       wait.now({ p50: time?.p50, p95: time?.p95, p99: time?.p99 }, over);
     },
     update: () => {
