@@ -161,9 +161,8 @@ pub fn service(
     let (router, api) = openapi::router().split_for_parts();
     routes_of(&api).for_each(|(method, path)| telemetry::route_known(method, path));
     let queryless = Arc::new(Queryless::of(&api));
-    let api = openapi::finish(api);
     let router: Router = router
-        .merge(routes::docs::docs(api))
+        .merge(routes::docs::docs())
         .merge(dashboard::routes())
         .fallback(|| async { Problem::new(Code::NotFound, "no route matches this path; see /docs") })
         .method_not_allowed_fallback(|route: Option<MatchedPath>, method: Method| async move {

@@ -139,7 +139,7 @@ pub fn shown(mut api: Value) -> Value {
 }
 
 /// Makes the document of what the handlers say.
-pub fn finish(mut api: OpenApi) -> Value {
+fn finish(mut api: OpenApi) -> Value {
     api.info.version = env!("CARGO_PKG_VERSION").to_owned();
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description =

@@ -1,8 +1,7 @@
 //! The OpenAPI document, and the page that shows it. Its scripts and styles are part of the server, so that it works offline.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use crate::http::json::Json;
 use axum::Router;
 use axum::extract::Path;
 use axum::http::header;
@@ -12,26 +11,38 @@ use serde_json::Value;
 use utoipa_swagger_ui::{Config, serve};
 
 use crate::http::AppState;
-use crate::http::openapi::{shown, twin};
+use crate::http::json::Json;
+use crate::http::openapi::{document, shown, twin};
 use crate::http::problem::{Code, Problem};
 
 /// The page itself; all that it loads lies beside it.
 const PAGE: &str = include_str!("docs.html");
 
+/// The document in its forms, made when one of them is first asked for: a start need not wait for it.
+static DOCUMENTS: LazyLock<Documents> = LazyLock::new(|| {
+    let api = document();
+    Documents { twin: twin(api.clone()), shown: shown(api.clone()), api }
+});
+
+struct Documents {
+    api: Value,
+    twin: Value,
+    shown: Value,
+}
+
 /// Returns the routes of the document and of its page.
-pub fn docs(api: Value) -> Router<AppState> {
-    let (twin, shown) = (Arc::new(twin(api.clone())), Arc::new(shown(api.clone())));
-    let (api, config) = (Arc::new(api), Arc::new(config()));
+pub fn docs() -> Router<AppState> {
+    let config = Arc::new(config());
     let page = move |path: Option<Path<String>>| async move {
         match path.as_ref().map_or("", |path| path.as_str()) {
             "" | "index.html" => Html(PAGE).into_response(),
-            "openapi.json" => Json(&*shown).into_response(),
+            "openapi.json" => Json(&DOCUMENTS.shown).into_response(),
             path => part(path, config),
         }
     };
     Router::new()
-        .route("/openapi.json", get(move || async move { Json(&*api).into_response() }))
-        .route("/openapi-3.0.json", get(move || async move { Json(&*twin).into_response() }))
+        .route("/openapi.json", get(|| async { Json(&DOCUMENTS.api).into_response() }))
+        .route("/openapi-3.0.json", get(|| async { Json(&DOCUMENTS.twin).into_response() }))
         .route("/docs/{*rest}", get(page.clone()))
         .route("/docs/", get(page))
         .route("/docs", get(|| async { Redirect::temporary("/docs/") }))
