@@ -45,6 +45,7 @@ on_one_store! { sqlite:
     a_client_that_leaves_early_leaves_nothing_pending
     a_server_that_was_killed_leaves_nothing_pending
     a_stop_waits_for_what_is_given_back
+    a_stop_gives_back_what_calls_that_it_ends_have_claimed
     waiting_repeats_end_when_the_server_drains
 }
 
@@ -53,6 +54,7 @@ on_one_store! { mongo:
     a_client_that_leaves_early_leaves_nothing_pending
     a_server_that_was_killed_leaves_nothing_pending
     a_stop_waits_for_what_is_given_back
+    a_stop_gives_back_what_calls_that_it_ends_have_claimed
     waiting_repeats_end_when_the_server_drains
     a_claim_beside_a_commit_that_never_arrived_proves_nothing
     a_commit_and_the_claim_beside_it_are_found_by_a_repeat

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::Service;
 
 use super::budget::Budget;
@@ -162,6 +163,7 @@ pub async fn serve<S, B>(
     let waiting = Peers::new(waiting::may_wait(options.connections_per_peer), Vec::new());
     let shared = Arc::new(Shared { options, budget, waiting: Arc::new(waiting) });
     let follow = tls.clone().map(|tls| tokio::spawn(async move { tls.follow().await }));
+    let (open, abort) = (TaskTracker::new(), CancellationToken::new());
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -170,9 +172,10 @@ pub async fn serve<S, B>(
         let Some(admitted) = accepted else { continue };
         let connection = Connection { service: service.clone(), shared: shared.clone() };
         let (tls, watcher, stop) = (tls.clone(), graceful.watcher(), stop.clone());
-        tokio::spawn(async move {
+        let abort = abort.clone();
+        open.spawn(async move {
             telemetry::connections(1.0);
-            connection.run(admitted, tls, watcher, stop).await;
+            abort.run_until_cancelled(connection.run(admitted, tls, watcher, stop)).await;
             telemetry::connections(-1.0);
         });
     }
@@ -180,7 +183,11 @@ pub async fn serve<S, B>(
     follow.inspect(|follow| follow.abort());
     if tokio::time::timeout(drain_timeout, graceful.shutdown()).await.is_err() {
         tracing::warn!("aborted requests that were still in flight after shutdown_ms");
+        // Their clients have left then: what is claimed for them is given back.
+        abort.cancel();
     }
+    open.close();
+    open.wait().await;
 }
 
 /// What handles the requests.

@@ -131,3 +131,25 @@ pub async fn a_stop_waits_for_what_is_given_back(place: &Place) {
     let job = next.get(&format!("/v1/jobs/{id}")).await.1;
     assert_eq!((&job["state"], &job["attempt"]), (&json!("ready"), &json!(0)), "{job}");
 }
+
+/// A server is asked to stop while it claims, and the claim takes longer than it waits for its calls.
+pub async fn a_stop_gives_back_what_calls_that_it_ends_have_claimed(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let file = |name: &str| points.path().join(name);
+    let variables = [("TAILBACK_FAULTS", points.path().to_str().unwrap()), ("TAILBACK__SHUTDOWN_MS", "100")];
+    let mut server = Server::start_with(&place.url, &variables).await;
+    let id = push(&server, json!({"payload": 1})).await;
+    std::fs::write(file("round.end"), "pause").unwrap();
+    let ask = reqwest::Client::new().post(format!("{}/v1/queues/work/reserve", server.base));
+    let ask = tokio::spawn(ask.json(&json!({"lease_ms": LONG_MS})).send());
+    let claimed = || async { file("round.end.met").exists() };
+    until("it has claimed", claimed).await;
+    signal(&server, Signal::SIGTERM);
+    assert!(ask.await.unwrap().is_err(), "its call is ended");
+    std::fs::write(file("round.end.go"), "").unwrap();
+    let exit = server.child.wait().unwrap();
+    assert!(exit.success(), "{exit}");
+    let next = Server::start(&place.url).await;
+    let job = next.get(&format!("/v1/jobs/{id}")).await.1;
+    assert_eq!((&job["state"], &job["attempt"]), (&json!("ready"), &json!(0)), "{job}");
+}
