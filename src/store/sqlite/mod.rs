@@ -15,10 +15,11 @@ use rusqlite::Connection;
 
 use self::clock::Clock;
 use self::fault::{Fault, Health};
+use self::jobs::priorities::SkippedCache;
 pub use self::open::OpenError;
 pub use self::picture::picture;
 use self::readers::Readers;
-use self::tx::Tx;
+use self::tx::{Caches, Tx};
 use self::writer::Writer;
 use super::{KnownServer, Result, Signals, Store};
 use crate::job::Timestamp;
@@ -65,6 +66,8 @@ pub enum Location {
 pub struct SqliteStore {
     clock: Arc<Clock>,
     writer: Writer,
+    /// The priorities that claims need not walk.
+    skipped: Arc<SkippedCache>,
     /// Absent for a database in memory.
     readers: Option<Readers>,
     health: Arc<Health>,
@@ -93,10 +96,14 @@ impl SqliteStore {
             cause: format!("the thread that writes does not start: {cause}"),
         };
         let health = Arc::new(Health::default());
-        let writer = Writer::start(db, lock, Arc::clone(&clock), Arc::clone(&health)).map_err(unusable)?;
+        let caches = Caches::default();
+        let skipped = Arc::clone(&caches.skipped);
+        let writer =
+            Writer::start(db, lock, Arc::clone(&clock), Arc::clone(&health), caches).map_err(unusable)?;
         Ok(Arc::new(Self {
             clock,
             writer,
+            skipped,
             readers: path.map(|path| Readers::new(path, Arc::clone(&health))),
             health,
             is_buried: AtomicBool::new(false),

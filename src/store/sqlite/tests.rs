@@ -17,8 +17,8 @@ use crate::store::sqlite::figures;
 use crate::store::sqlite::jobs::claim;
 use crate::store::sqlite::jobs::expired;
 use crate::store::sqlite::jobs::many;
+use crate::store::sqlite::jobs::priorities;
 use crate::store::sqlite::jobs::query;
-use crate::store::sqlite::jobs::stocked;
 use crate::store::sqlite::recount;
 use crate::store::sqlite::series;
 use crate::store::sqlite::workers;
@@ -296,16 +296,14 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
     store.migrate().await.unwrap();
     let plans = store.writer.run(|db, _| {
         let statements = [
-            (claim::NEXT_PRIORITY, "jobs_head"),
             (claim::DUE, "jobs_head"),
-            (figures::OLDEST_READY, "jobs_head"),
+            (priorities::FIRST_OF_PRIORITY, "jobs_head"),
             (expired::LAPSED, "jobs_reserved_until"),
             (expired::ENDLESS, "jobs_reserved_until"),
             (expired::EXPIRED, "jobs_expires_at"),
             (recount::BY_STATE, "jobs_browse"),
             (recount::MARKED, "jobs_due"),
             (query::UPCOMING, "jobs_due"),
-            (stocked::FIRST_OF_PRIORITY, "jobs_head"),
             (workers::EXTEND, "jobs_worker"),
             (workers::COUNT, "jobs_worker"),
             (workers::HELD, "jobs_worker"),
@@ -368,7 +366,7 @@ async fn waiting_jobs_cost_a_claim_nothing() {
     let ids = IdSource::default();
     let cost = async || {
         let work = store.writer.run(|db, now: Timestamp| {
-            let next = steps(db, claim::NEXT_PRIORITY, params!["q", i64::MAX]);
+            let next = steps(db, priorities::FIRST_OF_PRIORITY, params!["q", i64::MAX]);
             Ok(next + steps(db, claim::DUE, params!["q", 0, now.millis(), 10]))
         });
         work.await.unwrap()
@@ -400,7 +398,7 @@ async fn other_queues_cost_a_queues_figures_nothing() {
     let cost = async || {
         let work = store.writer.run(|db, now: Timestamp| {
             let own = steps(db, figures::OF_QUEUE, params!["q"])
-                + steps(db, figures::OLDEST_READY, params!["q", 1]);
+                + steps(db, priorities::FIRST_OF_PRIORITY, params!["q", 1]);
             Ok(own + steps(db, figures::SCHEDULED, params!["q", 0, now.millis(), 10]))
         });
         work.await.unwrap()

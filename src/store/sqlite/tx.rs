@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
@@ -11,6 +12,7 @@ use crate::job::{QueueName, State};
 use crate::store::audit::Seen;
 use crate::store::delivered::DeliveredCache;
 use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::jobs::priorities::SkippedCache;
 
 /// See the module's documentation. Every write to the table `jobs` must be counted here; the table
 /// `counters` is brought up to date once, before the commit, however many jobs a queue won or lost.
@@ -25,6 +27,17 @@ pub struct Tx<'c> {
     acts_on_one: Cell<bool>,
     /// The jobs that were delivered lately, and their places in the table.
     pub delivered: &'c DeliveredCache<i64>,
+    /// The priorities that claims need not walk.
+    pub skipped: &'c SkippedCache,
+}
+
+/// What the thread that writes remembers from one transaction to the next.
+#[derive(Default)]
+pub struct Caches {
+    /// See [`Tx::delivered`].
+    pub delivered: DeliveredCache<i64>,
+    /// See [`Tx::skipped`]. Readers use it as well.
+    pub skipped: Arc<SkippedCache>,
 }
 
 /// By how much the counts of a queue change, in the order of the columns.
@@ -73,7 +86,7 @@ impl Deref for Tx<'_> {
 
 impl<'c> Tx<'c> {
     /// Returns the transaction that has just begun on this connection.
-    pub fn new(db: &'c Connection, delivered: &'c DeliveredCache<i64>) -> Self {
+    pub fn new(db: &'c Connection, Caches { delivered, skipped }: &'c Caches) -> Self {
         Self {
             db,
             changes: RefCell::default(),
@@ -81,6 +94,7 @@ impl<'c> Tx<'c> {
             seen: Cell::default(),
             acts_on_one: Cell::default(),
             delivered,
+            skipped,
         }
     }
 

@@ -14,13 +14,12 @@ use tokio::sync::{mpsc, oneshot};
 use crate::faults;
 use crate::job::Timestamp;
 use crate::store::audit::{Entry, row, seeing};
-use crate::store::delivered::DeliveredCache;
 use crate::store::hold::{Held, held};
 use crate::store::sqlite::DEADLINE;
 use crate::store::sqlite::audit;
 use crate::store::sqlite::clock::Clock;
 use crate::store::sqlite::fault::{self, Fault, Health};
-use crate::store::sqlite::tx::Tx;
+use crate::store::sqlite::tx::{Caches, Tx};
 use crate::store::{AuditRow, StoreError};
 
 /// The most pieces of work in one transaction.
@@ -118,10 +117,11 @@ impl Writer {
         lock: Option<File>,
         clock: Arc<Clock>,
         health: Arc<Health>,
+        caches: Caches,
     ) -> std::io::Result<Self> {
         let (line, waiting) = mpsc::channel(WAITING_MAX);
         let thread = std::thread::Builder::new().name("sqlite-writer".into()).spawn(move || {
-            serve(&db, waiting, &clock);
+            serve(&db, waiting, &caches, &clock);
             if let Err(error) = clock.keep_last(&db) {
                 tracing::debug!(%error, "cannot store the clock at shutdown");
             }
@@ -177,8 +177,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn serve(db: &Connection, mut waiting: mpsc::Receiver<Box<dyn Unit>>, clock: &Clock) {
-    let delivered = DeliveredCache::default();
+fn serve(db: &Connection, mut waiting: mpsc::Receiver<Box<dyn Unit>>, caches: &Caches, clock: &Clock) {
     while let Some(first) = waiting.blocking_recv() {
         let mut round = vec![first];
         while round.len() < ROUND_MAX
@@ -186,7 +185,7 @@ fn serve(db: &Connection, mut waiting: mpsc::Receiver<Box<dyn Unit>>, clock: &Cl
         {
             round.push(unit);
         }
-        transact(db, round, &delivered, clock);
+        transact(db, round, caches, clock);
     }
 }
 
@@ -201,11 +200,11 @@ enum RoundError {
 /// Runs units in one transaction and sends their results after its commit. Where one of them fails, all are run
 /// again, each in a transaction of its own: units rarely fail, and so need no savepoints, whose journals cost
 /// more than all else that a unit does.
-fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, delivered: &DeliveredCache<i64>, clock: &Clock) {
-    match commit(db, &mut units, delivered, clock) {
+fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, caches: &Caches, clock: &Clock) {
+    match commit(db, &mut units, caches, clock) {
         Ok(()) => units.into_iter().for_each(|unit| unit.reply(Ok(()))),
         Err(RoundError::One(_)) if units.len() > 1 => {
-            units.into_iter().for_each(|unit| transact(db, vec![unit], delivered, clock));
+            units.into_iter().for_each(|unit| transact(db, vec![unit], caches, clock));
         }
         Err(RoundError::One(error) | RoundError::Whole(error)) => {
             units.into_iter().for_each(|unit| unit.reply(Err(error.clone())));
@@ -216,12 +215,13 @@ fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, delivered: &Delivere
 fn commit(
     db: &Connection,
     units: &mut [Box<dyn Unit>],
-    delivered: &DeliveredCache<i64>,
+    caches: &Caches,
     clock: &Clock,
 ) -> Result<(), RoundError> {
     let whole = |error: rusqlite::Error| RoundError::Whole(fault::from_sql(&error));
     execute(db, "BEGIN IMMEDIATE").map_err(whole)?;
-    let tx = Tx::new(db, delivered);
+    caches.skipped.look_for_others(db).map_err(whole)?;
+    let tx = Tx::new(db, caches);
     let before = db.total_changes();
     let run = || -> Result<(), RoundError> {
         for unit in units {
@@ -235,7 +235,7 @@ fn commit(
         clock.kept(kept);
         Ok(())
     };
-    run().map_err(|trouble| match trouble {
+    run().inspect_err(|_| caches.skipped.clear()).map_err(|trouble| match trouble {
         RoundError::One(error) if db.is_autocommit() => RoundError::Whole(error),
         trouble => {
             roll_back(db);

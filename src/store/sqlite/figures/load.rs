@@ -6,7 +6,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
-use crate::store::sqlite::figures::{OLDEST_READY, PRIORITIES_LOOKED_AT};
+use crate::store::sqlite::figures::PRIORITIES_LOOKED_AT;
+use crate::store::sqlite::jobs::priorities::FIRST_OF_PRIORITY;
 use crate::store::sqlite::jobs::row;
 use crate::store::{
     ALL_LOOKED_AT, BLOCKED_LOOKED_AT, Blockers, DUE_LOOKED_AT, DeadHead, LOOKED_AT, Load, QUEUES_LOOKED_AT,
@@ -73,7 +74,7 @@ fn add_ready(
     load: &mut Load,
 ) -> Result<(), Fault> {
     let (mut due, mut is_ahead) = (db.prepare_cached(DUE)?, db.prepare_cached(AHEAD)?);
-    let mut first = db.prepare_cached(OLDEST_READY)?;
+    let mut first = db.prepare_cached(FIRST_OF_PRIORITY)?;
     let (mut above, mut dues, mut aheads) = (i64::MAX, 0, 0);
     let left = |seen: u64, most: u64| most.saturating_sub(seen).cast_signed();
     let earlier = |one: Option<Timestamp>, other: Option<i64>| {

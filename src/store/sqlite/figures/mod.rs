@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
+use crate::store::sqlite::jobs::priorities::{FIRST_OF_PRIORITY, NEXT_DUE};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::readers::Readers;
 use crate::store::sqlite::recount;
@@ -186,12 +187,9 @@ fn count_now(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Count
     Ok(counts)
 }
 
-pub const NEXT_DUE: &str = "SELECT run_at FROM jobs INDEXED BY jobs_head \
-         WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at > ?3 ORDER BY run_at LIMIT 1";
-
 /// Returns when the next job of a queue comes due: the first of each priority that lies ahead.
 fn next_due(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
-    let (mut ahead, mut first) = (db.prepare_cached(NEXT_DUE)?, db.prepare_cached(OLDEST_READY)?);
+    let (mut ahead, mut first) = (db.prepare_cached(NEXT_DUE)?, db.prepare_cached(FIRST_OF_PRIORITY)?);
     let (mut above, mut next) = (i64::MAX, None);
     for _ in 0..PRIORITIES_LOOKED_AT {
         let found = first.query_row(params![queue.as_str(), above], |row| row.get::<_, i64>(0)).optional()?;
@@ -255,15 +253,12 @@ fn came_due(db: &Connection, now: Timestamp) -> Result<HashMap<QueueName, u64>, 
     Ok(counts)
 }
 
-pub const OLDEST_READY: &str = "SELECT priority, run_at FROM jobs INDEXED BY jobs_head \
-         WHERE queue = ?1 AND state = 'ready' AND priority < ?2 ORDER BY priority DESC, run_at LIMIT 1";
-
 pub const SCHEDULED: &str = "SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_head \
          WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at > ?3 LIMIT ?4)";
 
 /// Returns how many jobs of a queue, of which so many have a due mark, wait for their `run_at`.
 fn scheduled(db: &Connection, queue: &QueueName, marked: u64, now: Timestamp) -> Result<u64, Fault> {
-    let (mut of_priority, mut first) = (db.prepare_cached(SCHEDULED)?, db.prepare_cached(OLDEST_READY)?);
+    let (mut of_priority, mut first) = (db.prepare_cached(SCHEDULED)?, db.prepare_cached(FIRST_OF_PRIORITY)?);
     let (mut above, mut count) = (i64::MAX, 0_u64);
     for _ in 0..PRIORITIES_LOOKED_AT {
         let found = first.query_row(params![queue.as_str(), above], |row| row.get::<_, i64>(0)).optional()?;
@@ -291,7 +286,7 @@ fn oldest_if_any(
 
 /// Returns the earliest `run_at` of a due job: the first of each priority, as the head index has them.
 fn oldest_ready(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
-    let mut first = db.prepare_cached(OLDEST_READY)?;
+    let mut first = db.prepare_cached(FIRST_OF_PRIORITY)?;
     let (mut above, mut oldest) = (i64::MAX, None);
     for _ in 0..PRIORITIES_LOOKED_AT {
         let mut rows = first.query(params![queue.as_str(), above])?;

@@ -3,7 +3,7 @@
 //! The order of delivery is priority, `run_at`, id; and jobs whose `run_at` lies ahead must neither be
 //! delivered nor be walked. In the index `jobs_head` the scheduled jobs of one priority lie behind its due
 //! ones, so a claim reads the due range of each priority and jumps to the next lower priority: a queue
-//! costs one seek for each priority in use, however many jobs wait in it. (Marking jobs as due when their
+//! costs one seek for each priority in use, however many jobs wait in it: see `priorities`. (Marking jobs as due when their
 //! time comes would need no jumps, but a million jobs due at midnight would then hold up the writer.)
 
 use rusqlite::{Connection, params};
@@ -14,6 +14,7 @@ use crate::store::admission::{self, Given};
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim_limited;
 use crate::store::sqlite::jobs::many;
+use crate::store::sqlite::jobs::priorities::{SkippedCache, Step, WALKED_MAX, Walk};
 use crate::store::sqlite::jobs::row::{self, Found, found_columns, job_columns};
 use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
@@ -50,7 +51,7 @@ fn claim_from(
     let mut given = Given::default();
     while let Some(left) = asks.get(given.won.len()..).filter(|left| !left.is_empty()) {
         let wanted = left.iter().map(|ask| ask.count).sum();
-        let (heads, is_cut) = heads(tx, queue, wanted, *pop, rules, now)?;
+        let Heads { jobs: heads, rest } = heads(tx, queue, wanted, *pop, rules, now)?;
         if admission::is_limited(queue, heads.iter().map(|found| &found.job.meta), rules) {
             let limited = claim_limited::claim(tx, left, rules, now)?;
             given.won.extend(limited.won);
@@ -59,7 +60,7 @@ fn claim_from(
         let mut heads = heads.into_iter().peekable();
         let (mut reserved, mut shares) = (Vec::with_capacity(heads.len()), Vec::with_capacity(left.len()));
         for ask in left {
-            if heads.peek().is_none() && is_cut {
+            if heads.peek().is_none() && rest != Rest::Nothing {
                 break; // what was read at once went to others: there are more
             }
             let before = reserved.len();
@@ -74,12 +75,34 @@ fn claim_from(
         tx.delivered.remember(alone.map(|found| (&found.job.meta, found.rowid)));
         let mut jobs = reserved.into_iter().map(|found| found.job);
         given.won.extend(shares.into_iter().map(|share| jobs.by_ref().take(share).collect()));
+        if rest == Rest::Far {
+            given.resume_at = Some(now);
+            break;
+        }
     }
     Ok(given)
 }
 
-/// Returns the first jobs of a queue in the order of delivery, and whether they are fewer than there are because they are
-/// long. A pop passes over those that need semaphores. What cannot be read is dead then.
+/// The jobs at the head of a queue.
+pub struct Heads {
+    /// In the order of delivery.
+    pub jobs: Vec<Found<Job>>,
+    /// What there may be behind them.
+    pub rest: Rest,
+}
+
+/// What there may be behind the jobs that were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// They are all that is due, or as many as were wanted.
+    Nothing,
+    /// They are fewer since they are long: more can be read at once.
+    Near,
+    /// So many priorities were walked that the others are left for another transaction.
+    Far,
+}
+
+/// Returns the first jobs of a queue in the order of delivery. A pop passes over those that need semaphores. What cannot be read is dead then.
 pub fn heads(
     tx: &Tx<'_>,
     queue: &QueueName,
@@ -87,32 +110,54 @@ pub fn heads(
     pop: bool,
     rules: &Rules,
     now: Timestamp,
-) -> Result<(Vec<Found<Job>>, bool), Fault> {
-    let (mut heads, mut bytes) = (Vec::new(), 0);
-    let mut above = i64::MAX;
-    while heads.len() < wanted
-        && bytes < row::HEAD_BYTES
-        && let Some(priority) = next_priority(tx, queue, above)?
-    {
-        let (sql, mut read) = (if pop { DUE_FOR_POP } else { DUE }, bytes);
+) -> Result<Heads, Fault> {
+    let (mut heads, mut bytes, mut rest) = (Vec::new(), 0, Rest::Nothing);
+    let sql = if pop { DUE_FOR_POP } else { DUE };
+    let mut walk = Walk::begin(tx, tx.skipped, (queue, pop), WALKED_MAX, now);
+    while heads.len() < wanted && rest == Rest::Nothing {
+        let priority = match walk.next()? {
+            Step::Due(priority) => priority,
+            Step::End => break,
+            Step::Enough => {
+                rest = Rest::Far;
+                break;
+            }
+        };
+        let mut read = bytes;
         let (jobs, spoiled) = due(tx, sql, (queue, priority), wanted - heads.len(), now, &mut read)?;
-        if spoiled.is_empty() {
+        if !spoiled.is_empty() {
+            walk.again(priority); // others are read in their places
+        } else if jobs.is_empty() {
+            walk.pass_over(priority)?;
+        } else {
+            walk.found();
             heads.extend(jobs);
-            (above, bytes) = (priority, read);
+            bytes = read;
         }
         for rowid in spoiled {
-            unreadable::bury(tx, rowid, false, rules, now)?; // and then others are read in their places
+            unreadable::bury(tx, rowid, false, rules, now)?;
+        }
+        if bytes >= row::HEAD_BYTES {
+            rest = Rest::Near;
         }
     }
-    Ok((heads, bytes >= row::HEAD_BYTES))
+    walk.remember(tx.skipped)?;
+    Ok(Heads { jobs: heads, rest })
 }
 
 /// Returns the first jobs of a queue that may be delivered, and leaves them as they are.
-pub fn peek(db: &Connection, queue: &QueueName, limit: usize, now: Timestamp) -> Result<Vec<Job>, Fault> {
-    let (mut page, mut above) = (PageBuilder::new(limit), i64::MAX);
+pub fn peek(
+    db: &Connection,
+    cache: &SkippedCache,
+    queue: &QueueName,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Vec<Job>, Fault> {
+    let mut page = PageBuilder::new(limit);
     let mut due = db.prepare_cached(DUE)?;
+    let mut walk = Walk::begin(db, cache, (queue, false), usize::MAX, now);
     while !page.is_full()
-        && let Some(priority) = next_priority(db, queue, above)?
+        && let Step::Due(priority) = walk.next()?
     {
         let mut rows = due.query(params![queue.as_str(), priority, now.millis(), i64::MAX])?;
         while !page.is_full()
@@ -120,7 +165,6 @@ pub fn peek(db: &Connection, queue: &QueueName, limit: usize, now: Timestamp) ->
         {
             readable(row::job(found))?.into_iter().for_each(|job| page.push(job));
         }
-        above = priority;
     }
     Ok(page.into_items())
 }
@@ -139,16 +183,6 @@ pub fn reserve(job: &mut Job, ask: &ClaimAsk, now: Timestamp) -> Result<(), Faul
 pub fn not_as_listed(refusal: Refusal) -> Fault {
     Fault::stored("state", format!("{refusal:?}"))
 }
-
-/// Returns the highest priority below this one that a ready job of the queue has.
-fn next_priority(db: &Connection, queue: &QueueName, below: i64) -> Result<Option<i64>, Fault> {
-    let mut next = db.prepare_cached(NEXT_PRIORITY)?;
-    let mut rows = next.query(params![queue.as_str(), below])?;
-    Ok(rows.next()?.map(|row| row.get(0)).transpose()?)
-}
-
-pub const NEXT_PRIORITY: &str = "SELECT priority FROM jobs INDEXED BY jobs_head \
-     WHERE queue = ?1 AND state = 'ready' AND priority < ?2 ORDER BY priority DESC LIMIT 1";
 
 /// Returns the first due jobs of one priority, and the places of those that cannot be read. Expired ones are passed over: the reaper takes them away.
 fn due(

@@ -9,7 +9,7 @@ use crate::job::{Job, Meta, QueueName, Rules, SemaphoreName, Timestamp};
 use crate::store::ClaimAsk;
 use crate::store::admission::{self, Allowance, Given, Verdicts, Want};
 use crate::store::sqlite::fault::{Fault, readable};
-use crate::store::sqlite::jobs::claim::{self, heads, not_as_listed};
+use crate::store::sqlite::jobs::claim::{self, Heads, Rest, heads, not_as_listed};
 use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::row::{self, Found};
 use crate::store::sqlite::semaphores;
@@ -53,7 +53,7 @@ pub fn claim(tx: &Tx<'_>, asks: &[&ClaimAsk], rules: &Rules, now: Timestamp) -> 
     let (mut granted, mut blocked) = (0, 0);
     while granted < most {
         let chunk = (most - granted).max(CHUNK);
-        let (found, is_cut) = heads(tx, &first.queue, chunk, first.pop, rules, now)?;
+        let Heads { jobs: found, rest } = heads(tx, &first.queue, chunk, first.pop, rules, now)?;
         let read = found.len();
         let names = found.iter().flat_map(|found| &found.job.meta.semaphores);
         let mut admission = semaphores::admission(tx, names, rules, now)?;
@@ -65,10 +65,12 @@ pub fn claim(tx: &Tx<'_>, asks: &[&ClaimAsk], rules: &Rules, now: Timestamp) -> 
         blocked += verdicts.blocked.len();
         write(tx, verdicts, &mut given, now)?;
         let all_have_some = given.won.iter().all(|won| !won.is_empty());
-        if (read < chunk && !is_cut) || (is_cut && (all_have_some || is_stuck)) {
-            break;
+        match rest {
+            Rest::Nothing if read < chunk => break,
+            Rest::Near if all_have_some || is_stuck => break,
+            _ => {}
         }
-        if blocked >= BLOCKED_MAX {
+        if blocked >= BLOCKED_MAX || rest == Rest::Far {
             given.resume_at = Some(now);
             break;
         }

@@ -5,6 +5,7 @@
 //! | `row`, `column` | jobs as rows: the table of the columns; how each type is kept |
 //! | `push`, `children` | new jobs, alone or together with something else |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
+//! | `priorities` | the walk over the priorities of a queue, and which of them need not be walked |
 //! | `apply`, `receipts` | operations on jobs; what they leave for their repeats |
 //! | `unreadable` | jobs that another program spoiled |
 //! | `many` | what claims and commits write of many jobs, by one statement |
@@ -24,6 +25,7 @@ mod lines;
 pub mod many;
 pub mod needs;
 pub mod obstacles;
+pub mod priorities;
 pub mod push;
 pub mod query;
 pub mod receipts;
@@ -34,6 +36,7 @@ pub mod unreadable;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
@@ -48,6 +51,13 @@ use crate::store::{
     Result, Search, StoreError,
 };
 
+/// How long a claim goes on with further transactions.
+const CLAIM_MAX: Duration = Duration::from_secs(1);
+
+fn is_empty(won: &Result<Vec<Job>>) -> bool {
+    won.as_ref().is_ok_and(Vec::is_empty)
+}
+
 #[async_trait]
 impl Jobs for SqliteStore {
     async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
@@ -58,17 +68,23 @@ impl Jobs for SqliteStore {
     }
 
     async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
-        let mut offers = Vec::new();
+        let began = Instant::now();
+        let mut all = Claims { won: asks.iter().map(|_| Ok(Vec::new())).collect(), ..Claims::default() };
         loop {
-            let (own, rules) = (asks.to_vec(), rules.clone());
+            // Those that have nothing yet: so much was in the way that the rest was left for another transaction.
+            let open: Vec<usize> = (0..asks.len()).filter(|at| is_empty(&all.won[*at])).collect();
+            let own: Vec<ClaimAsk> = open.iter().map(|at| asks[*at].clone()).collect();
+            let (count, rules) = (own.len(), rules.clone());
             let claimed = self.writer.run(move |tx, now| claim::claim(tx, &own, &rules, now)).await;
-            let mut claims = claimed.unwrap_or_else(|error| Claims::failed(asks.len(), &error));
-            offers.append(&mut claims.offers);
-            // So many were blocked that the rest was left for another transaction.
-            if claims.won.iter().any(|won| won.as_ref().map_or(true, |jobs| !jobs.is_empty()))
-                || !claims.resume.iter().any(|(_, at)| *at <= self.clock.now())
+            let claims = claimed.unwrap_or_else(|error| Claims::failed(count, &error));
+            open.into_iter().zip(claims.won).for_each(|(at, won)| all.won[at] = won);
+            all.offers.extend(claims.offers);
+            all.refused.extend(claims.refused);
+            all.resume = claims.resume;
+            let is_due = |(_, at): &(QueueName, Timestamp)| *at <= self.clock.now();
+            if !all.won.iter().any(is_empty) || !all.resume.iter().any(is_due) || began.elapsed() > CLAIM_MAX
             {
-                return Claims { offers, ..claims };
+                return all;
             }
         }
     }
@@ -160,8 +176,8 @@ impl Jobs for SqliteStore {
     }
 
     async fn peek(&self, queue: &QueueName, limit: usize) -> Result<Vec<Job>> {
-        let queue = queue.clone();
-        self.read(move |db, now| claim::peek(db, &queue, limit, now)).await
+        let (queue, skipped) = (queue.clone(), Arc::clone(&self.skipped));
+        self.read(move |db, now| claim::peek(db, &skipped, &queue, limit, now)).await
     }
 
     async fn obstacles(&self, job: &Meta) -> Result<Obstacles> {
@@ -175,7 +191,7 @@ impl Jobs for SqliteStore {
     }
 
     async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
-        let queues = queues.to_vec();
-        self.read(move |db, now| stocked::stocked(db, &queues, now)).await
+        let (queues, skipped) = (queues.to_vec(), Arc::clone(&self.skipped));
+        self.read(move |db, now| stocked::stocked(db, &skipped, &queues, now)).await
     }
 }

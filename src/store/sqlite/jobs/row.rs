@@ -331,6 +331,7 @@ pub fn insert(tx: &Tx<'_>, job: &Job, now: Timestamp) -> Result<(), Fault> {
     }
     meta_table!(execute);
     tx.enters(&meta.queue, meta.state, due.is_some());
+    tx.skipped.note(meta, due.is_some());
     needs::write(tx, meta)
 }
 
@@ -396,6 +397,7 @@ pub fn update(
         tx.prepare_cached(set)?.execute(params![found.rowid, text, media_type, bytes])?;
     }
     tx.enters(&meta.queue, meta.state, due.is_some());
+    tx.skipped.note(meta, due.is_some());
     needs::write(tx, meta)?;
     Ok(rev)
 }
