@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
+use hyper::http::uri::Authority;
 use serde::Deserialize;
 
 use super::failure::Failure;
@@ -319,6 +320,7 @@ fn parse(url: &str, by: &str, key: Option<&str>, ca: Option<PathBuf>) -> Result<
     if uri.query().is_some() || authority.host().is_empty() {
         return Err(wrong());
     }
+    let port = port(authority, is_tls).ok_or_else(wrong)?;
     let authorization = match key {
         None => None,
         Some("") => return Err(usage("the key is empty".to_owned())),
@@ -332,13 +334,23 @@ fn parse(url: &str, by: &str, key: Option<&str>, ca: Option<PathBuf>) -> Result<
     Ok(Target {
         is_tls,
         host: authority.host().trim_matches(['[', ']']).to_owned(),
-        port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
+        port,
         authority: authority.to_string(),
         prefix: uri.path().trim_end_matches('/').to_owned(),
         authorization,
         ca,
         environment: Vec::new(),
     })
+}
+
+/// Returns the port: that of the scheme where none is written, and nothing where what is written is none. An [`Authority`] may
+/// end with `:99999` or `:832l`, and the key must not go to another port because of that.
+fn port(authority: &Authority, is_tls: bool) -> Option<u16> {
+    let behind = authority.as_str().rsplit(']').next().unwrap_or_default();
+    if behind.contains(':') {
+        return authority.port_u16().filter(|port| *port > 0);
+    }
+    Some(if is_tls { 443 } else { 80 })
 }
 
 #[cfg(test)]
@@ -375,6 +387,7 @@ mod tests {
         let file = ("TAILBACK_PROFILES", file.to_str().unwrap());
         let environment = [file, ("TAILBACK_URL", "http://env:2"), ("TAILBACK_KEY", "env")];
         let of_profile = [file, ("TAILBACK_PROFILE", "prod"), ("TAILBACK_KEY", "env")];
+        let of_no_port = [file, ("TAILBACK_URL", "http://x:99999"), ("TAILBACK_KEY", "env")];
         let of_unknown = [file, ("TAILBACK_PROFILE", "nope"), ("TAILBACK_KEY", "env")];
         for (options, variables, url, key) in [
             (options(None, None, None), &[file][..], "http://own:1", "own"),
@@ -398,6 +411,7 @@ mod tests {
             (options(Some("https://prod/base"), None, None), &of_profile, "https://prod/base", "env"),
             (options(Some("https://prod/"), None, None), &of_profile, "https://prod", ""),
             (options(Some("http://x"), None, None), &of_unknown, "http://x", ""),
+            (options(Some("http://x"), None, None), &of_no_port, "http://x", ""),
             (options(Some("http://x"), None, None), &[file, ("TAILBACK_KEY", "env")], "http://x", "env"),
         ] {
             let said = said(&options, variables).unwrap();
@@ -411,10 +425,25 @@ mod tests {
 
     #[test]
     fn mistakes_are_told_without_secrets() {
-        for url in ["queue:8321", "ftp://x", "http://", "http://x?y", "http://ada:canary@x", "http://x y"] {
+        for url in [
+            "queue:8321",
+            "ftp://x",
+            "http://",
+            "http://x?y",
+            "http://ada:canary@x",
+            "http://x y",
+            "http://queue:99999",
+            "http://queue:832l",
+            "http://queue:0",
+            "http://queue:",
+            "https://[::1]:65536",
+        ] {
             let error = said(&options(Some(url), None, None), &[]).unwrap_err().to_string();
             assert!(error.contains("the URL must") && !error.contains("canary"), "{error}");
             assert!(error.contains("--url"), "{error}");
+        }
+        for url in ["https://[::1]:8321", "https://[::1]"] {
+            assert_eq!(said(&options(Some(url), None, None), &[]).unwrap().0, url);
         }
         let error = said(&options(None, None, None), &[("TAILBACK_URL", "queue:8321")]).unwrap_err();
         assert!(error.to_string().ends_with("; TAILBACK_URL is \"queue:8321\""), "{error}");
