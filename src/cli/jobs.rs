@@ -132,6 +132,13 @@ struct Unreadable {
     id: String,
 }
 
+impl Page {
+    /// Returns whether there is nothing on it.
+    fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.unreadable.is_empty()
+    }
+}
+
 impl Filter {
     fn parameters(&self) -> Vec<(&'static str, Option<String>)> {
         let number = |number: Option<u32>| number.map(|number| number.to_string());
@@ -182,7 +189,7 @@ impl Run for Jobs {
             let page: Page = answer.read()?;
             if out.is_json {
                 out.body(&answer.body)?;
-            } else if is_first || !page.jobs.is_empty() || page.cursor.is_none() {
+            } else if is_first || !page.is_empty() || page.cursor.is_none() {
                 print(context, &page, self.all)?;
             }
             is_first = false;

@@ -104,3 +104,23 @@ pub async fn semaphores_schedules_and_workers_are_shown_and_changed(place: &Plac
     assert!(run(&server, &["workers", "show", "w1"]).await.with(0).out.contains("reserved"));
     assert!(run(&server, &["workers", "remove", "w1"]).await.with(0).out.contains("1 jobs released"));
 }
+
+/// A page may have none but jobs that cannot be read.
+#[tokio::test]
+async fn jobs_that_cannot_be_read_are_listed_on_whichever_page() {
+    let place = Place::sqlite().await;
+    let mut server = Server::start(&place.url).await;
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        ids.push(server.push("spoiled", json!({"payload": n})).await);
+    }
+    assert!(server.terminate().await.success());
+    let file = rusqlite::Connection::open(place.url.trim_start_matches("sqlite:")).unwrap();
+    file.execute("UPDATE jobs SET backoff = '{' WHERE id = ?", [&ids[1]]).unwrap();
+    drop(file);
+    let server = Server::start(&place.url).await;
+    let pages = ["jobs", "--queue", "spoiled", "--limit", "1", "--all"];
+    let listed = run(&server, &pages).await.with(0).out;
+    let unreadable = format!("{} cannot be read", ids[1]);
+    assert!(ids.iter().all(|id| listed.contains(id)) && listed.contains(&unreadable), "{listed}");
+}
