@@ -343,6 +343,26 @@ async fn a_named_queue_is_shown_however_many_are_fuller() {
 }
 
 #[tokio::test]
+async fn jobs_that_move_on_count_as_done() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    server.push("first", json!({"payload": 1})).await;
+    server.push("first", json!({"payload": 2})).await;
+    let job = server.reserve("first", json!({})).await[0].clone();
+    assert_eq!(server.settle(&job, "move", json!({"queue": "second"})).await.0, 200);
+    let mut screen = Screen::start(&cli::command(&server.base, &["top", "first"]), 24, 150);
+    let has_done = || async { screen.text().contains("done ") && !screen.text().contains("done 0/s") };
+    until("one is done of all", has_done).await;
+    screen.press("\r");
+    screen.until("jobs of every state").await;
+    until("one is done of the queue", has_done).await;
+    let shown = cli::run(&server, &["tail", "first", "--for", "1s"]).await.with(0).out;
+    assert!(shown.contains(" done/s"), "{shown}");
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
+}
+
+#[tokio::test]
 async fn a_server_that_hangs_is_said_and_the_clock_goes_on() {
     let place = Place::sqlite().await;
     let server = filled(&place).await;

@@ -1,6 +1,5 @@
 //! The stream of events (`GET /v1/events`): read, and kept going.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +13,7 @@ use super::failure::Failure;
 use super::shown::shown;
 use super::table::Tone;
 use super::time::age;
-use super::view::Counts;
+use super::view::{Counts, Rates};
 
 /// The server says every 15 s that the connection is alive; after this time without a word it is not.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -50,7 +49,7 @@ pub struct Queue {
     #[serde(skip)]
     pub oldest_ready_ms: Option<i64>,
     pub oldest_is_approximate: bool,
-    pub rates_per_s: BTreeMap<String, f64>,
+    pub rates_per_s: Rates,
     /// Why it needs a person, the most urgent reason first.
     pub attention: Vec<String>,
 }
@@ -94,16 +93,6 @@ impl Queue {
     pub fn oldest(&self) -> Option<String> {
         let about = if self.oldest_is_approximate { "~" } else { "" };
         self.oldest_ready_at.as_deref().map(|at| format!("{about}{}", age(at)))
-    }
-
-    /// Returns how many attempts failed in it, per second: rolled back, or taken back from their workers.
-    pub fn failed_per_s(&self) -> f64 {
-        self.rate("rolled_back") + self.rate("lapsed")
-    }
-
-    /// Returns how often something happened in it, per second.
-    pub fn rate(&self, event: &str) -> f64 {
-        self.rates_per_s.get(event).copied().unwrap_or(0.0)
     }
 }
 

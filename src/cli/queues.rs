@@ -1,6 +1,5 @@
 //! `tailback queues`
 
-use std::collections::BTreeMap;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use super::shown::shown;
 use super::stats::Need;
 use super::table::{Cell, Table, Tone, number, text, word};
 use super::time::{ago, human};
-use super::view::{Counts, rate};
+use super::view::{Counts, Rates, rate};
 use super::{Context, Run};
 
 /// Arguments of `queues`.
@@ -148,13 +147,13 @@ struct Figures {
     counts: Counts,
     oldest_ready_age_ms: Option<u64>,
     oldest_is_approximate: bool,
-    rates_per_s: BTreeMap<String, f64>,
+    rates_per_s: Rates,
     attention: Vec<Need>,
 }
 
 impl Figures {
     fn rate(&self, name: &str) -> String {
-        rate(self.rates_per_s.get(name).copied().unwrap_or(0.0))
+        rate(self.rates_per_s.of(name))
     }
 
     fn oldest(&self) -> String {

@@ -1,7 +1,5 @@
 //! `tailback stats`
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 
 use super::client::{Call, query, segment};
@@ -10,7 +8,7 @@ use super::failure::{DONE, Failure};
 use super::shown::shown;
 use super::table::Tone;
 use super::time::{human, relative};
-use super::view::{Counts, Percentiles, rate};
+use super::view::{Counts, Percentiles, Rates, rate};
 use super::{Context, Run};
 
 /// Arguments of `stats`.
@@ -29,7 +27,7 @@ pub struct Stats {
 pub struct Figures {
     pub counts: Counts,
     pub oldest_ready_age_ms: Option<u64>,
-    pub rates_per_s: BTreeMap<String, f64>,
+    pub rates_per_s: Rates,
     pub queue_time_ms: Option<Percentiles>,
     pub run_time_ms: Option<Percentiles>,
     pub waiting: Waiting,
@@ -83,13 +81,6 @@ pub struct Task {
     pub last_error_ms_ago: Option<u64>,
 }
 
-impl Figures {
-    /// Returns how often something happened, per second.
-    pub fn rate(&self, event: &str) -> f64 {
-        self.rates_per_s.get(event).copied().unwrap_or(0.0)
-    }
-}
-
 impl Run for Stats {
     async fn run(self, context: &Context) -> Result<u8, Failure> {
         let call = match &self.queue {
@@ -127,6 +118,7 @@ fn print(context: &Context, figures: &Figures) -> Result<(), Failure> {
     });
     let rates: Vec<String> = figures
         .rates_per_s
+        .0
         .iter()
         .filter(|(_, per_s)| **per_s > 0.0)
         .map(|(event, per_s)| format!("{} {}/s", rate(*per_s), shown(&event.replace('_', " "))))

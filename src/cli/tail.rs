@@ -105,8 +105,8 @@ fn described(out: Out, queue: &Queue) -> String {
     let counts = queue.counts.each().into_iter().filter(|(_, count)| *count > 0);
     words.extend(counts.map(|(state, count)| out.paint(Tone::of_state(state), &format!("{count} {state}"))));
     words.extend(queue.oldest().map(|age| format!("oldest {age}")));
-    let rates =
-        [(queue.rate("pushed"), "in"), (queue.rate("committed"), "done"), (queue.failed_per_s(), "failed")];
+    let rates = &queue.rates_per_s;
+    let rates = [(rates.of("pushed"), "in"), (rates.finished(), "done"), (rates.failed(), "failed")];
     for (per_s, name) in rates {
         words.extend((per_s > 0.0).then(|| format!("{} {name}/s", rate(per_s))));
     }

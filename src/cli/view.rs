@@ -1,5 +1,7 @@
 //! What responses say, as far as it is printed. What an older or a newer server does not say is left out.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -255,6 +257,27 @@ pub fn rate(per_s: f64) -> String {
         r if r < 0.1 => "<0.1".to_owned(),
         r if r < 10.0 => format!("{r:.1}"),
         r => format!("{r:.0}"),
+    }
+}
+
+/// How often each kind of thing happened, per second.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Rates(pub BTreeMap<String, f64>);
+
+impl Rates {
+    /// Returns how often this happened.
+    pub fn of(&self, event: &str) -> f64 {
+        self.0.get(event).copied().unwrap_or(0.0)
+    }
+
+    /// Returns how many jobs were finished: committed, or moved on.
+    pub fn finished(&self) -> f64 {
+        self.of("committed") + self.of("moved")
+    }
+
+    /// Returns how many attempts failed: rolled back, or taken back from their workers.
+    pub fn failed(&self) -> f64 {
+        self.of("rolled_back") + self.of("lapsed")
     }
 }
 

@@ -49,10 +49,11 @@ fn counts(counts: &Counts) -> Parts {
 }
 
 fn rates(figures: &Figures) -> Parts {
-    let failed = figures.rate("rolled_back") + figures.rate("lapsed");
+    let rates = &figures.rates_per_s;
+    let failed = rates.failed();
     vec![
-        part(format!("in {}/s", rate(figures.rate("pushed"))), Tone::Plain),
-        part(format!("done {}/s", rate(figures.rate("committed"))), Tone::Plain),
+        part(format!("in {}/s", rate(rates.of("pushed"))), Tone::Plain),
+        part(format!("done {}/s", rate(rates.finished())), Tone::Plain),
         part(format!("failed {}/s", rate(failed)), if failed > 0.0 { Tone::Warn } else { Tone::Dim }),
     ]
 }
@@ -213,7 +214,7 @@ impl State {
     }
 
     fn cell(&self, column: Sort, queue: &Queue) -> Part {
-        let failed = queue.failed_per_s();
+        let failed = queue.rates_per_s.failed();
         match column {
             Sort::Name if queue.paused => part(format!("{} (paused)", shown(&queue.queue)), Tone::Warn),
             Sort::Name => part(shown(&queue.queue), Tone::Plain),
@@ -225,8 +226,8 @@ impl State {
                 let oldest = queue.oldest_ready_at.as_deref().and_then(|at| self.age(at));
                 part(oldest.map_or_else(String::new, |age| format!("{about}{}", human(age))), Tone::Plain)
             }
-            Sort::In => part(rate(queue.rate("pushed")), Tone::Plain),
-            Sort::Done => part(rate(queue.rate("committed")), Tone::Plain),
+            Sort::In => part(rate(queue.rates_per_s.of("pushed")), Tone::Plain),
+            Sort::Done => part(rate(queue.rates_per_s.finished()), Tone::Plain),
             Sort::Failed => part(rate(failed), if failed > 0.0 { Tone::Warn } else { Tone::Plain }),
             Sort::Scheduled => count(queue.counts.scheduled, Tone::Plain),
             Sort::Blocked => count(queue.counts.blocked, Tone::Plain),

@@ -66,9 +66,9 @@ impl Sort {
             // The earliest first; queues without a ready job are compared in `compare`.
             #[expect(clippy::cast_precision_loss, reason = "as above")]
             Self::Oldest => queue.oldest_ready_ms.map_or(f64::NEG_INFINITY, |at| -(at as f64)),
-            Self::In => queue.rate("pushed"),
-            Self::Done => queue.rate("committed"),
-            Self::Failed => queue.failed_per_s(),
+            Self::In => queue.rates_per_s.of("pushed"),
+            Self::Done => queue.rates_per_s.finished(),
+            Self::Failed => queue.rates_per_s.failed(),
             Self::Scheduled => count(queue.counts.scheduled),
             Self::Blocked => count(queue.counts.blocked),
             Self::Attention => count(queue.urgency()),
