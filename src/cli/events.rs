@@ -29,12 +29,38 @@ pub struct Message {
     pub at: String,
     pub part: Option<u64>,
     pub more: bool,
+    /// How many queues are in no message; in `changes` only where that has changed.
     pub left_out: Option<u64>,
-    pub incomplete: bool,
+    /// Whether some are, where a key is not to learn how many.
+    pub incomplete: Option<bool>,
     pub queues: Vec<Queue>,
     pub gone: Vec<String>,
     pub happened: Vec<Happened>,
     pub more_happened: bool,
+}
+
+/// How many queues are in no message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LeftOut {
+    /// None.
+    #[default]
+    None,
+    /// So many.
+    Number(u64),
+    /// Some: a key of some queues does not learn how many.
+    Some,
+}
+
+impl Message {
+    /// Returns how many queues are in no message, if this one says so.
+    pub fn left_out(&self) -> Option<LeftOut> {
+        match (self.left_out, self.incomplete) {
+            (None, None) => None,
+            (_, Some(true)) => Some(LeftOut::Some),
+            (Some(number @ 1..), _) => Some(LeftOut::Number(number)),
+            _ => Some(LeftOut::None),
+        }
+    }
 }
 
 /// A queue as it is now.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::events::{Event, Happened, News, Queue, Stream, tone_of_reason};
+use super::events::{Event, Happened, LeftOut, News, Queue, Stream, tone_of_reason};
 use super::failure::{DONE, Failure};
 use super::out::{Out, note};
 use super::shown::shown;
@@ -74,10 +74,20 @@ fn print(out: Out, event: &Event) -> Result<(), Failure> {
     for gone in &message.gone {
         out.line(format!("{at}  {}  is empty", shown(gone)))?;
     }
-    if let Some(left_out) = message.left_out {
-        out.line(format!("{at}  {left_out} more queues are not followed"))?;
+    if let Some(text) = unfollowed(event) {
+        out.line(format!("{at}  {text}"))?;
     }
     Ok(())
+}
+
+/// Returns what is printed of queues that are in no message. That all are in one is news only where it was not so before.
+fn unfollowed(event: &Event) -> Option<String> {
+    match event.message.left_out()? {
+        LeftOut::None if event.is_snapshot => None,
+        LeftOut::None => Some("all queues are followed".to_owned()),
+        LeftOut::Number(number) => Some(format!("{number} more queues are not followed")),
+        LeftOut::Some => Some("more queues are not followed".to_owned()),
+    }
 }
 
 /// Returns something that happened, in words.
@@ -111,4 +121,27 @@ fn described(out: Out, queue: &Queue) -> String {
         words.extend((per_s > 0.0).then(|| format!("{} {name}/s", rate(per_s))));
     }
     words.join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_that_are_not_followed_are_said_with_or_without_their_number() {
+        for (is_snapshot, json, says) in [
+            (true, "{}", None),
+            (true, r#"{"left_out": 0, "incomplete": false}"#, None),
+            (true, r#"{"left_out": 7}"#, Some("7 more queues are not followed")),
+            (true, r#"{"incomplete": true}"#, Some("more queues are not followed")),
+            (false, "{}", None),
+            (false, r#"{"left_out": 8}"#, Some("8 more queues are not followed")),
+            (false, r#"{"left_out": 0}"#, Some("all queues are followed")),
+            (false, r#"{"incomplete": false}"#, Some("all queues are followed")),
+        ] {
+            let message = serde_json::from_str(json).unwrap();
+            let event = Event { message, is_snapshot, data: String::new() };
+            assert_eq!(unfollowed(&event).as_deref(), says, "{is_snapshot} {json}");
+        }
+    }
 }

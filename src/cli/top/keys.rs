@@ -3,6 +3,7 @@
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::state::{Cursor, Screen, Sort, State};
+use crate::cli::events::LeftOut;
 
 /// What the keys mean, for people.
 pub const HELP: [(&str, &str); 10] = [
@@ -117,7 +118,8 @@ impl State {
 
     fn enter(&mut self) {
         // A queue that is not among the fullest is found by its whole name.
-        if self.screen == Screen::Overview && self.left_out > 0 && self.found().next().is_none() {
+        if self.screen == Screen::Overview && self.left_out != LeftOut::None && self.found().next().is_none()
+        {
             self.queue.name.clone_from(&self.filter);
         }
         match self.screen {

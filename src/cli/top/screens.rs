@@ -4,7 +4,7 @@ use ratatui::text::Line;
 
 use super::draw::{Column, Part, Parts, part};
 use super::state::{Screen, Sort, State};
-use crate::cli::events::Queue;
+use crate::cli::events::{LeftOut, Queue};
 use crate::cli::out::Out;
 use crate::cli::shown::{cut, shown, wrapped};
 use crate::cli::stats::Figures;
@@ -107,8 +107,10 @@ impl State {
     fn of_all(&self, figures: &Figures) -> Vec<Parts> {
         let mut first = counts(&figures.counts);
         first.push(part(format!("{} queues", figures.queues.unwrap_or(0)), Tone::Plain));
-        if self.left_out > 0 {
-            first.push(part(format!("{} not shown", self.left_out), Tone::Warn));
+        match self.left_out {
+            LeftOut::None => {}
+            LeftOut::Number(number) => first.push(part(format!("{number} not shown"), Tone::Warn)),
+            LeftOut::Some => first.push(part("some not shown", Tone::Warn)),
         }
         let mut second = rates(figures);
         second.push(part(format!("{} workers", figures.workers.unwrap_or(0)), Tone::Plain));
@@ -179,7 +181,7 @@ impl State {
             let text = match (&self.read, self.filter.is_empty(), self.left_out) {
                 (None, ..) => "reading …",
                 (_, true, _) => "no queue has jobs",
-                (_, false, 0) => "no queue with jobs has this in its name: Esc shows all",
+                (_, false, LeftOut::None) => "no queue with jobs has this in its name: Esc shows all",
                 (_, false, _) => {
                     "none of the fullest queues has this in its name: Enter looks at the queue of this name"
                 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::feed::{Focus, Update};
-use crate::cli::events::{Event, Happened, Queue};
+use crate::cli::events::{Event, Happened, LeftOut, Queue};
 use crate::cli::failure::Failure;
 use crate::cli::jobs::Page;
 use crate::cli::stats::Figures;
@@ -132,7 +132,7 @@ pub struct State {
     /// Since when the connection is lost, and why.
     pub lost: Option<(Instant, String)>,
     /// How many queues are not in the picture.
-    pub left_out: u64,
+    pub left_out: LeftOut,
     /// What the queues are sorted by, and whether the other way round.
     pub sort: (Sort, bool),
     /// What the names of shown queues have in them.
@@ -174,7 +174,7 @@ impl State {
             read: None,
             heard: Instant::now(),
             lost: None,
-            left_out: 0,
+            left_out: LeftOut::None,
             sort: (sort, false),
             filter: String::new(),
             is_typing: false,
@@ -229,6 +229,7 @@ impl State {
 
     fn take_event(&mut self, event: Event) {
         let message = event.message;
+        let left_out = message.left_out();
         self.lost = None;
         self.read = Some((message.at.clone(), Instant::now()));
         let named = message.queues.into_iter().map(|mut queue| {
@@ -243,12 +244,13 @@ impl State {
             self.incoming.extend(named);
             if !message.more {
                 self.queues = std::mem::take(&mut self.incoming);
-                self.left_out = message.left_out.unwrap_or(0);
+                self.left_out = left_out.unwrap_or_default();
             } else if self.queues.is_empty() {
                 self.queues.clone_from(&self.incoming);
             }
         } else {
             self.queues.extend(named);
+            self.left_out = left_out.unwrap_or(self.left_out);
         }
         for gone in &message.gone {
             self.queues.remove(gone);
@@ -368,6 +370,32 @@ mod tests {
                 |pair: &[Option<i64>]| if is_reversed { pair[0] >= pair[1] } else { pair[0] <= pair[1] };
             assert!(known.windows(2).all(in_order), "{is_reversed}");
             assert!(unknown.iter().all(Option::is_none), "queues without a ready job come last");
+        }
+    }
+
+    /// A key of some queues is not to learn how many there are.
+    #[test]
+    fn a_queue_that_is_left_out_is_found_by_its_name_with_or_without_their_number() {
+        use ratatui::crossterm::event::{Event as Input, KeyCode, KeyEvent, KeyModifiers};
+        for (is_snapshot, json, says, is_found) in [
+            (true, "{}", "", false),
+            (true, r#"{"left_out": 3}"#, "3 not shown", true),
+            (true, r#"{"incomplete": true}"#, "some not shown", true),
+            (false, r#"{"incomplete": true}"#, "some not shown", true),
+            (false, "{}", "3 not shown", true),
+            (false, r#"{"left_out": 0}"#, "", false),
+        ] {
+            let mut state = state_of([("a".to_owned(), None)].into_iter());
+            state.figures = Some(Figures::default());
+            state.left_out = LeftOut::Number(3);
+            let message = serde_json::from_str(json).unwrap();
+            state.take_event(Event { message, is_snapshot, data: String::new() });
+            let head: Vec<String> = state.head(1).remove(0).into_iter().map(|part| part.0).collect();
+            let said = head.iter().find(|part| part.ends_with("not shown"));
+            assert_eq!(said.map_or("", String::as_str), says, "{is_snapshot} {json}");
+            state.filter = "small".to_owned();
+            state.take_input(&Input::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)));
+            assert_eq!(state.screen == Screen::Queue, is_found, "{is_snapshot} {json}");
         }
     }
 
