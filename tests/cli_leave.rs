@@ -20,21 +20,23 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 const STOPS: Duration = Duration::from_millis(1500);
 const ADMIN: &str = "admin-key-of-the-tests-0123456789abcdef";
 
-/// Passes connections on to a server. Each request whose head begins so is answered with this instead, the first times. Returns the
-/// address, and how often it was.
-async fn answering(
-    to: &str,
-    begins: &'static str,
-    with: &'static str,
-    times: usize,
-) -> (String, Arc<AtomicUsize>) {
+/// An answer that never comes. Without any text the connection is closed instead.
+const NEVER: &str = "never";
+/// The answer that there is no job.
+const NO_JOBS: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n{\"jobs\":[]}";
+
+/// Passes connections on to a server. The first requests whose heads begin so are answered with these instead, one after the other.
+/// Returns the address, and how many such requests there were.
+async fn answering(to: &str, begins: &'static str, answers: Vec<&'static str>) -> (String, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let (to, count) = (to.trim_start_matches("http://").to_owned(), Arc::new(AtomicUsize::new(0)));
+    let answers = Arc::new(answers);
     let counted = count.clone();
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            let (to, count) = (to.clone(), counted.clone());
+            let (to, count, answers) = (to.clone(), counted.clone(), answers.clone());
             tokio::spawn(async move {
                 let mut server = tokio::net::TcpStream::connect(&to).await.unwrap();
                 let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
@@ -45,9 +47,9 @@ async fn answering(
                                 return;
                             }
                             let is_it = asked[..read].starts_with(begins.as_bytes());
-                            if is_it && count.fetch_add(1, Ordering::SeqCst) < times {
-                                if with.is_empty() {
-                                    // Accepted, and never answered.
+                            let instead = is_it.then(|| answers.get(count.fetch_add(1, Ordering::SeqCst)));
+                            if let Some(with) = instead.flatten() {
+                                if *with == NEVER {
                                     std::future::pending::<()>().await;
                                 }
                                 drop(client.write_all(with.as_bytes()).await);
@@ -156,7 +158,7 @@ async fn odd_answers_of_others_do_not_end_a_worker() {
         "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n",
     ] {
         let notes = Notes::new();
-        let (base, _) = answering(&server.base, "POST /v1/queues/odd/reserve", with, 1).await;
+        let (base, _) = answering(&server.base, "POST /v1/queues/odd/reserve", vec![with]).await;
         server.push("odd", json!({"payload": 1})).await;
         let worker = Beside::start(work(&base, &notes, &["odd"], "echo $$ > own"));
         notes.until("own").await;
@@ -190,12 +192,52 @@ async fn a_lost_answer_leaves_no_job_with_a_worker_that_drains() {
     assert_eq!(told(&done).iter().filter(|job| job["outcome"] == "committed").count(), 3, "{done:?}");
 }
 
+/// What the first try had may have gone back since, so that others are ready.
+#[tokio::test]
+async fn a_repeat_without_a_job_does_not_say_that_there_is_none() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    for option in ["--drain", "--once"] {
+        let notes = Notes::new();
+        server.push("repeat", json!({"payload": 1})).await;
+        let (base, asked) =
+            answering(&server.base, "POST /v1/queues/repeat/reserve", vec!["", NO_JOBS]).await;
+        let done = finish(work(&base, &notes, &["repeat", option], "exit 0")).await.with(0);
+        assert_eq!(told(&done)[0]["outcome"], "committed", "{done:?}");
+        assert!(asked.load(Ordering::SeqCst) > 2, "{done:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_drain_takes_what_is_ready_from_a_server_that_stops() {
+    let (place, points) = (Place::sqlite().await, tempfile::tempdir().unwrap());
+    let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let mut server = Server::start_with(&place.url, &faults).await;
+    let notes = Notes::new();
+    let id = server.push("stops", json!({"payload": 1})).await;
+    let point = |name: &str| points.path().join(format!("request.opened{name}"));
+    std::fs::write(point(""), "pause").unwrap();
+    let worker = Beside::start(work(&server.base, &notes, &["stops", "--drain", "--lease", "10m"], "exit 0"));
+    until("it asks", || async { point(".met").exists() }).await;
+    let process = nix::unistd::Pid::from_raw(i32::try_from(server.child.id()).unwrap());
+    nix::sys::signal::kill(process, Signal::SIGTERM).unwrap();
+    let address = server.base.trim_start_matches("http://").to_owned();
+    until("nobody new gets in", || async { tokio::net::TcpStream::connect(&address).await.is_err() }).await;
+    std::fs::write(point(".go"), "").unwrap();
+    assert_eq!(server.terminate().await.code(), Some(0));
+    let server = again(&place, &server.base);
+    server.until_ready().await;
+    let done = worker.done().await.with(0);
+    assert_eq!(told(&done)[0]["outcome"], "committed", "{done:?}");
+    assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.0, 404);
+}
+
 #[tokio::test]
 async fn a_worker_stops_in_time_where_nobody_answers() {
     let place = Place::sqlite().await;
     let server = Server::start(&place.url).await;
     let notes = Notes::new();
-    let (base, asked) = answering(&server.base, "POST /v1/queues/mute/reserve", "", usize::MAX).await;
+    let (base, asked) = answering(&server.base, "POST /v1/queues/mute/reserve", vec![NEVER; 100]).await;
     let worker = Beside::start(work(&base, &notes, &["mute"], "exit 0"));
     until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
     let begun = Instant::now();
@@ -214,7 +256,7 @@ async fn an_idle_worker_stops_at_once_and_has_done_nothing() {
         let mut took = Duration::MAX;
         // One that waits for its request leaves after two seconds or more, each time; a busy machine is slow for some of them.
         for _ in 0..5 {
-            let (base, asked) = answering(&server.base, "POST /v1/queues/idle/reserve", "", 0).await;
+            let (base, asked) = answering(&server.base, "POST /v1/queues/idle/reserve", vec![]).await;
             let worker = Beside::start(work(&base, &notes, options, "exit 0"));
             until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
             let begun = Instant::now();
@@ -236,7 +278,7 @@ async fn a_job_that_is_handed_out_while_an_idle_worker_stops_is_given_back_or_do
     let notes = Notes::new();
     for n in 0..20 {
         let queue = format!("late{n}");
-        let (base, asked) = answering(&server.base, "POST /v1/queues/late", "", 0).await;
+        let (base, asked) = answering(&server.base, "POST /v1/queues/late", vec![]).await;
         let worker = Beside::start(work(&base, &notes, &[&queue, "--lease", "10m"], "exit 0"));
         until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
         let stop = async {

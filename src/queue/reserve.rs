@@ -208,8 +208,9 @@ impl Queues {
             hold::release(); // what came with the request is parsed, and a settle is done
         }
         loop {
-            if self.is_draining() {
-                return Ok(Vec::new()); // no new work for a server that is about to stop
+            // A stop ends what waits. A call that does not wait is carried out: empty, its response says that no job is ready.
+            if ask.wait_ms > 0 && self.is_draining() {
+                return Ok(Vec::new());
             }
             if !ask.room.is_left() {
                 // Who waits goes on waiting: one wake-up would else throw out all, one after the other.

@@ -38,7 +38,7 @@ pub struct Asked {
 #[derive(Default)]
 pub struct Answer {
     pub jobs: Vec<Job>,
-    /// Nothing where nothing was answered.
+    /// Nothing where nothing was answered, or nothing that says whether jobs are ready.
     pub times: Option<Times>,
 }
 
@@ -99,6 +99,10 @@ impl Crew {
                 Ok(jobs) => {
                     if is_away {
                         self.shared.printer.note("the server is there again");
+                    }
+                    // What the lost answer had may have gone back since: others may be ready, and another call asks for them.
+                    if jobs.is_empty() && in_doubt.is_some() {
+                        return Ok(Answer::default());
                     }
                     let since = in_doubt.unwrap_or_else(Instant::now);
                     return Ok(Answer { jobs, times: Some(Times { asked: tried_at, since }) });
