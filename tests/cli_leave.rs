@@ -233,6 +233,27 @@ async fn a_drain_takes_what_is_ready_from_a_server_that_stops() {
 }
 
 #[tokio::test]
+async fn a_worker_that_ends_by_itself_does_so_where_the_server_has_gone_away() {
+    for option in ["--once", "--drain"] {
+        let place = Place::sqlite().await;
+        let mut server = Server::start(&place.url).await;
+        let notes = Notes::new();
+        server.push("gone", json!({"payload": 1})).await;
+        let script = "echo $$ > own; until [ -e go ]; do sleep 0.02; done";
+        let options = ["gone", option, "--lease", "10s", "--kill-after", "100ms"];
+        let worker = Beside::start(work(&server.base, &notes, &options, script));
+        let own = notes.until("own").await;
+        server.kill();
+        std::fs::write(notes.path("go"), "").unwrap();
+        gone(&own).await;
+        gone(&worker.id().to_string()).await;
+        let done = worker.done().await.with(6);
+        assert_eq!((&told(&done)[0]["outcome"], &told(&done)[0]["exit_code"]), (&json!("lost"), &json!(0)));
+        assert_eq!(done.err.matches("trying again").count(), 1, "{done:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_worker_stops_in_time_where_nobody_answers() {
     let place = Place::sqlite().await;
     let server = Server::start(&place.url).await;

@@ -86,8 +86,8 @@ impl Shared {
 impl Crew {
     /// Makes a call for jobs again and again until it is answered. Where the worker stops meanwhile it is learnt what it has reserved.
     pub async fn until_answered(&mut self, asked: &Asked, taken: &mut Taken) -> Result<Answer, Failure> {
-        let is_short = self.shared.work.once || self.shared.work.drain;
-        let (mut pause, mut is_away) = (FIRST_PAUSE, false);
+        let is_short = self.shared.work.is_short();
+        let mut pause = FIRST_PAUSE;
         // When the first try was made that may have reserved jobs without its answer having come.
         let mut in_doubt = None;
         loop {
@@ -97,9 +97,7 @@ impl Crew {
             };
             let failure = match answer {
                 Ok(jobs) => {
-                    if is_away {
-                        self.shared.printer.note("the server is there again");
-                    }
+                    self.shared.note_back();
                     // What the lost answer had may have gone back since: others may be ready, and another call asks for them.
                     if jobs.is_empty() && in_doubt.is_some() {
                         return Ok(Answer::default());
@@ -123,8 +121,8 @@ impl Crew {
             if !is_unsent {
                 in_doubt.get_or_insert(tried_at);
             }
-            if (!is_short || was_in_doubt) && !std::mem::replace(&mut is_away, true) {
-                self.shared.printer.note(&format!("{failure}; trying again"));
+            if !is_short || was_in_doubt {
+                self.shared.note_away(&failure);
             }
             self.pause(pause.max(retry_after(&failure))).await;
             pause = (pause * 2).min(PAUSE_MAX);

@@ -56,6 +56,10 @@ pub struct Shared {
     pub is_named: AtomicBool,
     /// The command cannot be started at all.
     is_broken: AtomicBool,
+    /// It was said that the server is not reached.
+    is_said_away: AtomicBool,
+    /// What became of a job, the server was not there to take.
+    is_unsure: AtomicBool,
     /// After how many milliseconds without a heartbeat the server takes this worker for dead.
     timeout_ms: AtomicU64,
     /// The outstanding settles of jobs whose commands have ended.
@@ -90,6 +94,8 @@ impl Crew {
             name,
             is_named: AtomicBool::new(true),
             is_broken: AtomicBool::new(false),
+            is_said_away: AtomicBool::new(false),
+            is_unsure: AtomicBool::new(false),
             timeout_ms: AtomicU64::new(TIMEOUT_MS),
             parting: Mutex::default(),
         };
@@ -132,7 +138,8 @@ impl Crew {
             return Err(Failure::Failed("the command cannot be started".to_owned()));
         }
         let work = &self.shared.work;
-        Ok(match (work.once || work.drain, is_well) {
+        Ok(match (work.is_short(), is_well) {
+            (true, false) if self.shared.is_unsure.load(Ordering::Relaxed) => LATER,
             (true, false) => FAILED,
             (true, true) if work.once && jobs == 0 => NOTHING,
             _ => DONE,
@@ -163,7 +170,7 @@ impl Crew {
             };
             let asked = self.shared.ask(most - self.running.len(), wait);
             let answer = self.until_answered(&asked, &mut taken).await?;
-            // Nothing was answered: the worker stops, or asks otherwise.
+            // The worker stops, or asks otherwise.
             if answer.times.is_none() {
                 continue;
             }
@@ -316,6 +323,20 @@ impl Shared {
         }
     }
 
+    /// Says once that the server is not reached.
+    pub(super) fn note_away(&self, failure: &Failure) {
+        if !self.is_said_away.swap(true, Ordering::Relaxed) {
+            self.printer.note(&format!("{failure}; trying again"));
+        }
+    }
+
+    /// Says that the server is reached again, where it was said that it is not.
+    pub(super) fn note_back(&self) {
+        if self.is_said_away.swap(false, Ordering::Relaxed) {
+            self.printer.note("the server is there again");
+        }
+    }
+
     fn parting(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
         self.parting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -358,20 +379,17 @@ impl Shared {
             self.execute(&job, held.clone(), phase.clone()).await
         };
         let (outcome, reason) = match settle {
-            Ok(settle) => {
-                let sent =
-                    settle.send(&self.client, &job.id, &reservation, (held, phase.clone()), &self.printer);
-                match sent.await {
-                    Ok(settle) => (settle.outcome, settle.reason),
-                    Err(Unsent { settle, failure }) => {
-                        let reason = failure.to_string();
-                        if !settle.is_refused_by(&failure) {
-                            self.say_later(&job, reservation, settle);
-                        }
-                        ("lost", reason)
+            Ok(settle) => match settle.send(self, &job.id, &reservation, (held, phase.clone())).await {
+                Ok(settle) => (settle.outcome, settle.reason),
+                Err(Unsent { settle, failure }) => {
+                    let reason = failure.to_string();
+                    if !settle.is_refused_by(&failure) {
+                        self.is_unsure.fetch_or(!is_never(&failure), Ordering::Relaxed);
+                        self.say_later(&job, reservation, settle);
                     }
+                    ("lost", reason)
                 }
-            }
+            },
             Err(Lost { reason, by }) => {
                 if by.is_some() {
                     self.say_later(&job, reservation, Settle::failed(reason.clone()));

@@ -124,6 +124,11 @@ impl Run for Work {
 }
 
 impl Work {
+    /// Returns whether the worker ends by itself.
+    fn is_short(&self) -> bool {
+        self.once || self.drain
+    }
+
     /// A command that is not there would fail every job.
     fn check(&self) -> Result<(), Failure> {
         let name = &self.command[0];

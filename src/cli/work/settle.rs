@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::ask::is_never;
 use super::command::{Run, Stop, result};
-use super::crew::PARTING;
+use super::crew::{PARTING, Shared};
 use super::lease::{Fate, Lost, is_final};
 use super::printer::Printer;
 use super::reaper::Ended;
@@ -106,15 +106,16 @@ impl Settle {
     }
 
     /// Says it, until the server has taken it or has said that the job is not this worker's. While the worker leaves, not for long:
-    /// then it comes back with the error; and so it does where the lease is over and the server takes nothing of this key any more.
+    /// then it comes back with the error; and so it does where the lease is over and the server takes nothing of this key any more, or
+    /// the worker is to end by itself.
     pub async fn send(
         self,
-        client: &Client,
+        shared: &Shared,
         id: &str,
         reservation: &str,
         (held, mut phase): (watch::Receiver<Fate>, watch::Receiver<Phase>),
-        printer: &Printer,
     ) -> Result<Self, Unsent> {
+        let Shared { work, client, printer, .. } = shared;
         let mut settle = self;
         let (mut pause, mut until, mut is_told) = (Duration::from_millis(100), None, false);
         loop {
@@ -137,7 +138,8 @@ impl Settle {
             };
             let is_refused = is_refused(&failure);
             let is_lost = matches!(*held.borrow(), Fate::Lost(_)) || held.has_changed().is_err();
-            let is_over = until.is_some_and(|until| Instant::now() >= until) || is_lost && is_never(&failure);
+            let is_over = until.is_some_and(|until| Instant::now() >= until)
+                || is_lost && (work.is_short() || is_never(&failure));
             if is_over || settle.is_refused_by(&failure) {
                 return Err(Unsent { settle, failure });
             }
@@ -146,7 +148,9 @@ impl Settle {
                 settle = Self::failed(format!("it cannot be committed: {failure}"));
                 continue;
             }
-            if !failure.is_passing() && !std::mem::replace(&mut is_told, true) {
+            if failure.is_passing() {
+                shared.note_away(&failure);
+            } else if !std::mem::replace(&mut is_told, true) {
                 let verb = settle.verb;
                 printer.note(&format!("{} has ended, and its {verb} is tried again: {failure}", shown(id)));
             }
