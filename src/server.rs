@@ -45,6 +45,8 @@ const FIRST_MIGRATION: &str = "0001_";
 const RETURN_WAIT: Duration = Duration::from_secs(5);
 /// How long the last figures may take to be written.
 const LAST_WRITE: Duration = Duration::from_secs(1);
+/// How long closing the store may take.
+const CLOSING: Duration = Duration::from_secs(10);
 /// How many files are open beside connections: the store's, the log, the runtime's.
 const FILES: usize = 64;
 
@@ -124,12 +126,20 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     queues.returned(RETURN_WAIT).await;
     driver.stop().await;
     write_last_series(&queues).await;
-    store.close().await;
+    close(&*store).await;
     Export::stop(export).await;
     if outcome.is_ok() {
         tracing::info!("stopped");
     }
     outcome
+}
+
+/// Closes the store. A migration, or a read of very much, may take long and cannot be interrupted: it ends with the process, and
+/// SQLite rolls back what was not committed.
+async fn close(store: &dyn Store) {
+    if tokio::time::timeout(CLOSING, store.close()).await.is_err() {
+        tracing::warn!("the store is still at work, and is not closed: what it does ends with the process");
+    }
 }
 
 /// Writes what has happened since the last step, unless the store is away.

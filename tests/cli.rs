@@ -4,6 +4,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn tailback(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
@@ -296,4 +297,32 @@ fn a_key_that_nobody_could_read_is_named() {
     let listed = run(Stdio::piped(), &["list"]);
     assert!(text(&listed.stdout).starts_with(&id), "{said}: {listed:?}");
     assert_eq!(run(Stdio::piped(), &["delete", &id]).status.code(), Some(0));
+}
+
+/// A migration of a large file may take minutes.
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_migration_to_end() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("migrate.begun"), "pause").unwrap();
+    let store = format!("sqlite:{}", directory.path().join("tailback.db").display());
+    let environment = [("TAILBACK_FAULTS", directory.path().to_str().unwrap()), ("TAILBACK_STORE", &*store)];
+    let mut command = tailback(&["serve", "--listen", "127.0.0.1:0"], &environment);
+    let mut child = Serving(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on "), "{line}");
+    let process = nix::unistd::Pid::from_raw(i32::try_from(child.0.id()).unwrap());
+    nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not stop");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let mut log = String::new();
+    child.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("the store is still at work"), "{log}");
 }

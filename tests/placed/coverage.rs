@@ -152,6 +152,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("confirm", "only where the primary changes there: `tests/faults/taken_back.rs`"),
     ("indexes.recorded", "beside all calls: `tests/indexes.rs`"),
     ("indexes.unused", "beside all calls: `tests/indexes.rs`"),
+    ("migrate.begun", "only at a start: `tests/cli.rs`"),
     ("queue.emptied", "only where the settings change then: `tests/http/queues.rs`"),
     ("load.read", "figures, read beside `GET /stats`: `tests/http/series.rs`"),
 ];

@@ -22,6 +22,7 @@ use self::readers::Readers;
 use self::tx::{Caches, Tx};
 use self::writer::Writer;
 use super::{KnownServer, Result, Signals, Store};
+use crate::faults;
 use crate::job::Timestamp;
 
 mod access;
@@ -144,6 +145,7 @@ impl Store for SqliteStore {
         let is_buried = self.is_buried.load(Ordering::Relaxed);
         let clock = Arc::clone(&self.clock);
         let migrate = move |db: &Tx<'_>, _| {
+            faults::point_in_thread("migrate.begun");
             let made = open::migrate(db)?;
             clock.load(db)?;
             if !is_buried {
