@@ -329,17 +329,23 @@ async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<Verdict>
 }
 
 /// Returns a picture of all that a store keeps at this moment, and the name of its kind. Servers may run on it meanwhile.
-async fn picture(url: &StoreUrl, tuning: MongoTuning) -> anyhow::Result<(Picture, &'static str)> {
-    let (picture, kind) = match url {
-        StoreUrl::Mongo(url) => (mongo::picture(options_of(url, tuning)).await, "mongodb"),
+async fn picture(url: &StoreUrl, tuning: MongoTuning) -> Result<(Picture, &'static str), PictureError> {
+    Ok(match url {
+        StoreUrl::Mongo(url) => (mongo::picture(options_of(url, tuning)).await?, "mongodb"),
         StoreUrl::Sqlite(Some(path)) if !path.exists() => {
-            anyhow::bail!("there is no file {}", path.display())
+            return Err(PictureError::Absent(format!("there is no file {}", path.display())));
         }
-        StoreUrl::Sqlite(Some(path)) => (sqlite::picture(path), "sqlite"),
-        StoreUrl::Sqlite(None) => anyhow::bail!("a store in memory has no backup; name another with --store"),
-    };
-    let explained = |error: PictureError| anyhow::anyhow!("the store cannot be exported: {}", chain(&error));
-    Ok((picture.map_err(explained)?, kind))
+        StoreUrl::Sqlite(Some(path)) => (sqlite::picture(path)?, "sqlite"),
+        StoreUrl::Sqlite(None) => {
+            let why = "a store in memory has no backup; name another with --store";
+            return Err(PictureError::Refused(why.to_owned()));
+        }
+    })
+}
+
+/// Returns the error of a command whose store cannot be read.
+fn not_exported(error: PictureError) -> anyhow::Error {
+    anyhow::anyhow!("the store cannot be exported: {}", chain(&error))
 }
 
 /// Pages are large, and latency does not matter.
@@ -350,7 +356,7 @@ fn patient(tuning: MongoTuning) -> MongoTuning {
 /// Writes a backup of the configured store to this file, or to standard output. Servers may run on the store meanwhile.
 pub async fn export(config: &Config, to: Option<&Path>, leave_out: bool) -> anyhow::Result<Exported> {
     let out = to.map_or_else(|| Ok(backup::Output::standard()), backup::Output::file)?;
-    let (mut picture, kind) = picture(&config.store, patient(config.mongodb)).await?;
+    let (mut picture, kind) = picture(&config.store, patient(config.mongodb)).await.map_err(not_exported)?;
     if picture.is_part() {
         anyhow::bail!("the store cannot be exported: {RESTORING}");
     }
@@ -386,14 +392,31 @@ pub async fn import(config: &Config, from: impl Read) -> anyhow::Result<backup::
     outcome
 }
 
+/// Fails where a restore must leave the store as it is. It comes before the migrations: a store of an older version, which they would
+/// take from that version, is none to restore into.
+async fn check_target(config: &Config) -> anyhow::Result<()> {
+    match picture(&config.store, patient(config.mongodb)).await {
+        Err(PictureError::Absent(_)) => Ok(()),
+        Err(error) => anyhow::bail!(
+            "{}. Nothing was written; restore into an empty store, into which no other import is under way",
+            chain(&error)
+        ),
+        Ok((there, _)) if there.is_part() => Ok(()),
+        Ok((mut there, _)) => backup::check_empty(&mut there).await,
+    }
+}
+
 async fn restore(
     config: &Config,
     from: Backup<impl Read>,
     target: &Arc<dyn Store>,
 ) -> anyhow::Result<backup::Verdict> {
     let failed = |error: StoreError| anyhow::anyhow!("{}", chain(&error));
-    let read =
-        async || -> anyhow::Result<Picture> { Ok(picture(&config.store, patient(config.mongodb)).await?.0) };
+    let read = async || -> anyhow::Result<Picture> {
+        let (read, _) = picture(&config.store, patient(config.mongodb)).await.map_err(not_exported)?;
+        Ok(read)
+    };
+    check_target(config).await?;
     target.migrate().await.map_err(failed)?;
     let is_alone = matches!(config.store, StoreUrl::Sqlite(_)); // its file is locked
     let hold = backup::claim(target, from.head(), is_alone, read).await?;

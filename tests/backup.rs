@@ -15,7 +15,7 @@ mod backup {
 
 use backup::restores::{
     a_store_that_is_not_empty_is_refused, an_interrupted_restore_is_completed,
-    an_operation_goes_on_after_a_restore, an_operation_is_not_begun_again,
+    an_older_store_is_left_as_it_is, an_operation_goes_on_after_a_restore, an_operation_is_not_begun_again,
     two_restores_at_once_are_kept_apart, what_a_restore_sent_before_it_was_taken_over_is_not_stored,
 };
 use backup::whole::{a_backup_shows_one_moment, everything_comes_back};
@@ -53,5 +53,5 @@ from_to! { mongo_to_sqlite, mongo, sqlite: everything_comes_back an_interrupted_
 from_to! { sqlite_to_mongo, sqlite, mongo: everything_comes_back an_interrupted_restore_is_completed an_operation_is_not_begun_again an_operation_goes_on_after_a_restore }
 from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_comes_back }
 from_to! { mongo_to_mongo, mongo, mongo: everything_comes_back two_restores_at_once_are_kept_apart what_a_restore_sent_before_it_was_taken_over_is_not_stored }
-on_one_home! { mongo: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused }
-on_one_home! { sqlite: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused }
+on_one_home! { mongo: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused an_older_store_is_left_as_it_is }
+on_one_home! { sqlite: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused an_older_store_is_left_as_it_is }

@@ -111,7 +111,7 @@ pub async fn tally(picture: &mut Picture, progress: &mut Progress) -> anyhow::Re
 }
 
 /// Fails where there is anything, and says what.
-async fn check_empty(picture: &mut Picture) -> anyhow::Result<()> {
+pub async fn check_empty(picture: &mut Picture) -> anyhow::Result<()> {
     while let Some(page) = picture.next().await? {
         let there = match page.first() {
             Some(Ok(Item::TokenSecret(_))) => "the secret of a server that has run on it".to_owned(),

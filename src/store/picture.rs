@@ -169,6 +169,9 @@ pub type Found = Result<Item, Spoiled>;
 /// Why there is no picture.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PictureError {
+    /// There is no store, of whatever version; says where.
+    #[error("{0}")]
+    Absent(String),
     /// The store cannot be read like this; says why, and what to do about it.
     #[error("{0}")]
     Refused(String),

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use mongodb::bson::{Document, doc};
+use mongodb::{Client, Collection};
 use serde_json::{Value, json};
 use tailback::store::fence::{Fence, behind};
 use tailback::store::{Access as _, Imported, RestoreMark, Semaphores as _, Store as _, Transfer as _};
@@ -210,4 +212,40 @@ pub async fn a_store_that_is_not_empty_is_refused(place: &Place) {
     assert!(told.contains("not empty"), "{told}");
     let server = Server::start(&place.url).await;
     assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.0, 200);
+}
+
+async fn made(place: &Place) -> Collection<Document> {
+    let client = Client::with_uri_str(&place.url).await.unwrap();
+    client.default_database().unwrap().collection("migrations")
+}
+
+/// Returns how many migrations a store has.
+async fn migrations(place: &Place) -> u64 {
+    let Some(path) = place.url.strip_prefix("sqlite:") else {
+        return made(place).await.count_documents(doc! {}).await.unwrap();
+    };
+    let db = rusqlite::Connection::open(path).unwrap();
+    u64::from(db.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0)).unwrap())
+}
+
+/// A store of an older version: the version that wrote it must still open it.
+pub async fn an_older_store_is_left_as_it_is(place: &Place) {
+    let (source, folder) = (Place::sqlite().await, Folder::new());
+    let file = folder.file("all.jsonl");
+    assert!(Server::start(&source.url).await.terminate().await.success());
+    export(&source, &file).await;
+    if let Some(path) = place.url.strip_prefix("sqlite:") {
+        let db = rusqlite::Connection::open(path).unwrap();
+        db.execute_batch(include_str!("../../migrations/sqlite/0001_jobs.sql")).unwrap();
+        db.execute_batch("PRAGMA application_id = 1415670124; PRAGMA user_version = 1").unwrap();
+    } else {
+        assert!(Server::start(&place.url).await.terminate().await.success());
+        let last = i64::try_from(migrations(place).await).unwrap();
+        let deleted = made(place).await.delete_one(doc! { "_id": last }).await.unwrap();
+        assert_eq!(deleted.deleted_count, 1);
+    }
+    let before = migrations(place).await;
+    let told = refused(import(&place.url, &file)).await;
+    assert!(told.contains("older version") && told.contains("Nothing was written"), "{told}");
+    assert_eq!(migrations(place).await, before);
 }

@@ -144,7 +144,9 @@ async fn begin(connection: &Connection) -> Result<(Snapshot, bool), PictureError
     let refused = |why: String| Err(PictureError::Refused(why));
     let mut known = migrate::known();
     match known.len() {
-        _ if count == 0 => refused("there is no Tailback store in this database; is the URL correct?".to_owned()),
+        _ if count == 0 => Err(PictureError::Absent(
+            "there is no Tailback store in this database; is the URL correct?".to_owned(),
+        )),
         all if count > all => refused(
             "the database was migrated by a newer version of Tailback, which may keep more than this one knows: use that \
              version"

@@ -123,7 +123,7 @@ pub fn picture(path: &Path) -> Result<Picture, PictureError> {
     let refused = |error: open::OpenError| PictureError::Refused(error.to_string());
     let missing = open::missing(&db, path).map_err(refused)?;
     if missing.len() == open::known() {
-        return Err(PictureError::Refused(format!("{} holds no Tailback store", path.display())));
+        return Err(PictureError::Absent(format!("{} holds no Tailback store", path.display())));
     }
     if let Some(missing) = missing.first() {
         return Err(PictureError::Refused(format!(
