@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use super::names::{TextForm, text_type};
+use super::payload::PayloadError;
 use super::{Invalid, Payload};
 
 /// What is carried in a job.
@@ -136,6 +137,14 @@ impl Content {
     /// Returns the JSON value `null`.
     pub fn null() -> Self {
         Self::Json(Payload::null())
+    }
+
+    /// Returns the same with canonical JSON; see [`Payload::canonical`].
+    pub fn canonical(self) -> Result<Self, PayloadError> {
+        match self {
+            Self::Json(payload) => payload.canonical().map(Self::Json),
+            Self::Binary(_) => Ok(self),
+        }
     }
 
     /// Returns what the three fields stand for that requests, responses and stored rules have. Bytes count where the JSON value is

@@ -70,6 +70,15 @@ impl Payload {
         Ok(Self(raw.into()))
     }
 
+    /// Returns the same value in canonical form: another program may have stored a text that is not.
+    pub fn canonical(self) -> Result<Self, PayloadError> {
+        let canonical = Canonical::of(&self.0)?;
+        match canonical == self.as_str() {
+            true => Ok(self),
+            false => Self::from_canonical(canonical),
+        }
+    }
+
     /// Returns this text as a JSON string.
     pub fn string(text: &str) -> Self {
         let mut out = String::with_capacity(text.len() + 2);
@@ -98,11 +107,7 @@ impl<'de> Deserialize<'de> for Payload {
     /// Reads the text as it stands, so it must come from a JSON text.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(from)?;
-        let canonical = Canonical::of(&raw).map_err(serde::de::Error::custom)?;
-        if canonical == raw.get() {
-            return Ok(Self(raw.into())); // its grammar was checked just now
-        }
-        Self::from_canonical(canonical).map_err(serde::de::Error::custom)
+        Self(raw.into()).canonical().map_err(serde::de::Error::custom)
     }
 }
 

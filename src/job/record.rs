@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::payload::PayloadError;
 use super::settings::LEASE_MAX_MS;
 use super::spec::Headers;
 use super::{
@@ -273,6 +274,17 @@ pub struct Job {
     /// The result of its commit (history only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Payload>,
+}
+
+impl Job {
+    /// Returns the same job with canonical payloads, or the field whose value has no canonical form.
+    pub fn canonical(self) -> Result<Self, (&'static str, PayloadError)> {
+        let field = |name| move |error| (name, error);
+        let progress = self.meta.progress.map(Payload::canonical).transpose().map_err(field("progress"))?;
+        let payload = self.payload.canonical().map_err(field("payload"))?;
+        let result = self.result.map(Payload::canonical).transpose().map_err(field("result"))?;
+        Ok(Self { meta: Meta { progress, ..self.meta }, payload, headers: self.headers, result })
+    }
 }
 
 /// A job that is about to be pushed. Its times are by the store's clock.

@@ -174,6 +174,13 @@ pub trait Transfer: Send + Sync {
 
 /// Returns whether two jobs are equal in all that clients can see: all but the guard of their writes.
 pub fn same(one: &Job, other: &Job) -> bool {
+    // A payload that another program wrote need not be canonical.
+    let canonical = |job: &Job| job.clone().canonical();
+    is_same(one, other)
+        || canonical(one).is_ok_and(|one| canonical(other).is_ok_and(|other| is_same(&one, &other)))
+}
+
+fn is_same(one: &Job, other: &Job) -> bool {
     let meta = Meta { rev: other.meta.rev, ..one.meta.clone() };
     meta == other.meta
         && one.payload == other.payload

@@ -4,7 +4,7 @@ use mongodb::Client;
 use mongodb::bson::doc;
 use serde_json::json;
 
-use super::support::{Folder, Home, lines, of_kind, put, refused, restore, run, tailback};
+use super::support::{Folder, Home, export, lines, of_kind, put, refused, restore, run, tailback};
 use crate::common::foreign;
 use crate::common::server::{Place, Server};
 
@@ -119,4 +119,39 @@ async fn a_batch_that_is_left_out_takes_its_results_with_it() {
     let (done, told) = run(export(&["--skip-unreadable"])).await;
     assert!(done, "{told}");
     restore(&Place::sqlite().await, &file).await;
+}
+
+
+/// Texts that another program wrote need not be as this one writes them. One that no request could have is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_that_was_edited_by_hand_comes_back() {
+    let (place, folder) = (Place::sqlite().await, Folder::new());
+    let file = folder.file("all.jsonl");
+    let mut server = Server::start(&place.url).await;
+    let id = server.push("plain", json!({"payload": 1})).await;
+    let jobs = json!([{"queue": "part", "payload": 1}]);
+    assert_eq!(server.post("/v1/batches", json!({"sealed": true, "jobs": jobs})).await.0, 201);
+    let part = server.reserve("part", json!({})).await.remove(0);
+    assert_eq!(server.settle(&part, "commit", json!({"result": 1})).await.0, 200);
+    assert!(server.terminate().await.success());
+    let db = rusqlite::Connection::open(place.url.strip_prefix("sqlite:").unwrap()).unwrap();
+    let set = "UPDATE jobs SET payload = '{\"to\":\n\"b@x\"}', progress = '[ 1.0 ]' WHERE queue = 'plain';
+               UPDATE batch_results SET result = '{ }'";
+    db.execute_batch(set).unwrap();
+    export(&place, &file).await;
+    let target = Place::sqlite().await;
+    restore(&target, &file).await;
+    let copied = Place::sqlite().await;
+    // The second one finds what the first one has stored.
+    for _ in 0..2 {
+        let (done, told) = run(tailback(&["migrate", "--from", &place.url, "--to", &copied.url])).await;
+        assert!(done && told.contains("verified"), "{told}");
+    }
+    for store in [target, copied] {
+        let server = Server::start(&store.url).await;
+        assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.1["payload"], json!({"to": "b@x"}));
+    }
+    db.execute("UPDATE jobs SET payload = '{\"a\":1,\"a\":2}' WHERE id = ?1", [&id]).unwrap();
+    let told = refused(tailback(&["export", "--store", &place.url, "--out", file.to_str().unwrap()])).await;
+    assert!(told.contains(&id) && told.contains("twice"), "{told}");
 }

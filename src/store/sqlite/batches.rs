@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 
 use crate::job::batch::{Endings, Finish, counted, is_over};
-use crate::job::{ApiKeyId, Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Rules, Timestamp};
+use crate::job::{
+    ApiKeyId, Batch, BatchId, BatchResult, Child, Ending, JobId, NewJob, Payload, Rules, Timestamp,
+};
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::children::{self, Fate};
@@ -303,12 +305,13 @@ fn results(
 
 /// Reads a result from its row.
 pub fn result(found: &Row<'_>) -> Result<BatchResult, Fault> {
+    let result = row::payload(found, 4, "result")?.map(Payload::canonical);
     Ok(BatchResult {
         id: row::parsed(found, 0, "job of a result")?,
         queue: row::parsed(found, 1, "queue of a result")?,
         state: row::parsed::<Ending>(found, 2, "state of a result")?,
         finished_at: Timestamp::from_millis(found.get(3)?),
-        result: row::payload(found, 4, "result")?,
+        result: result.transpose().map_err(|error| Fault::stored("result", error))?,
     })
 }
 

@@ -76,7 +76,7 @@ fn tables() -> [Table; Kind::ALL.len()] {
             }
             Ok(Item::BatchResult(batch, batches::result(found)?))
         }),
-        Table::new(Kind::Job, jobs, &[0], |found| Ok(Item::Job(Box::new(row::job(found)?)))),
+        Table::new(Kind::Job, jobs, &[0], |found| Ok(Item::Job(Box::new(row::canonical_job(found)?)))),
         Table::memos(Kind::Receipt, Receipts, "ORDER BY job, claim", &[0, 1], |found| {
             transfer::memo(Receipts, found).map(Item::Memo)
         }),

@@ -118,7 +118,7 @@ pub fn export(db: &Connection, after: Option<&JobId>, limit: usize) -> Result<Ve
     while !page.is_full()
         && let Some(found) = rows.next()?
     {
-        page.push(row::job(found)?);
+        page.push(row::canonical_job(found)?);
     }
     Ok(page.into_items())
 }

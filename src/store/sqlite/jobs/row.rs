@@ -208,6 +208,11 @@ pub fn job(row: &Row<'_>) -> Result<Job, Fault> {
     job_in(&mut Cells::of(row))
 }
 
+/// The same for another store, with canonical payloads. Claims do without: each is parsed once more for that.
+pub fn canonical_job(row: &Row<'_>) -> Result<Job, Fault> {
+    job(row)?.canonical().map_err(|(what, error)| Fault::stored(what, error))
+}
+
 /// Returns the metadata of the job with this id.
 pub fn meta_of(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault> {
     let mut by_id = db.prepare_cached(META_OF)?;
