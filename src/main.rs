@@ -116,7 +116,7 @@ struct Export {
     /// The file to write, once it is complete; - for standard output, which is the default unless that is a terminal
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Leave out what another program has written and cannot be read, instead of failing
+    /// Leave out what another program has written and cannot be read, instead of failing; a job of which a part can be read is dead then
     #[arg(long)]
     skip_unreadable: bool,
     #[command(flatten)]
@@ -391,6 +391,9 @@ fn export(config: &Config, out: Option<PathBuf>, skip_unreadable: bool) -> anyho
     tell(format_args!("exported: {}", counted(&done.tally)));
     if done.left_out > 0 {
         tell(format_args!("left out, since it cannot be read: {}", done.left_out));
+    }
+    if done.salvaged > 0 {
+        tell(format_args!("dead in it, since only a part of it can be read: {}", done.salvaged));
     }
     tell(backup::NOT_IN_IT);
     Ok(())

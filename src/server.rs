@@ -408,7 +408,7 @@ async fn check_target(config: &Config) -> anyhow::Result<()> {
 
 async fn restore(
     config: &Config,
-    from: Backup<impl Read>,
+    mut from: Backup<impl Read>,
     target: &Arc<dyn Store>,
 ) -> anyhow::Result<backup::Verdict> {
     let failed = |error: StoreError| anyhow::anyhow!("{}", chain(&error));
@@ -422,12 +422,17 @@ async fn restore(
     let hold = backup::claim(target, from.head(), is_alone, read).await?;
     let mut progress = Progress::new();
     let restoring = async {
-        let restored = backup::restore(from, &hold, &mut progress).await?;
+        backup::restore(&mut from, &hold, &mut progress).await?;
         progress.end();
         transfer::settle_counts(&**target).await?;
         let stored = backup::tally(&mut read().await?, &mut progress).await?;
         target.ping().await.map_err(failed)?;
-        anyhow::Ok(backup::Verdict::new(restored, stored, target.now().map_err(failed)?))
+        let is_whole = from.is_whole();
+        let verdict = backup::Verdict::new(from.into_tally(), stored, target.now().map_err(failed)?);
+        if verdict.is_equal() && !is_whole {
+            backup::count_lost(&hold, config.queue.defaults.clone()).await?;
+        }
+        anyhow::Ok(verdict)
     };
     let verdict = tokio::select! {
         verdict = restoring => verdict?,

@@ -54,6 +54,9 @@ pub struct End {
     pub counts: BTreeMap<String, u64>,
     /// How many things were left out since they could not be read.
     pub left_out: u64,
+    /// How many jobs stand in for such that could not be read as they are.
+    #[serde(default)]
+    pub salvaged: u64,
     /// The SHA-256 of all lines before this one, with their ends.
     pub sha256: String,
 }

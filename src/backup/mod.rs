@@ -10,6 +10,7 @@
 
 mod hold;
 mod line;
+mod lost;
 mod read;
 mod restore;
 mod tally;
@@ -23,10 +24,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 pub use self::hold::{Hold, claim};
 pub use self::line::Head;
+pub use self::lost::count_lost;
 pub use self::read::Backup;
 pub use self::restore::restore;
 pub use self::tally::{Tally, Verdict};
 pub use self::write::Output;
+use crate::job::Job;
 use crate::store::picture::{Found, Item, Kind, Picture, Spoiled};
 use crate::transfer::Progress;
 
@@ -44,6 +47,8 @@ pub struct Exported {
     pub tally: Tally,
     /// How many were left out since they cannot be read.
     pub left_out: u64,
+    /// How many jobs that cannot be read as they are have a dead one in their place.
+    pub salvaged: u64,
 }
 
 /// Writes a picture of a store. What another program has spoiled is named; unless it is to be left out, that is an error, and no file.
@@ -75,28 +80,25 @@ pub async fn export(
         progress.report("exporting", written, written);
     }
     progress.end();
-    if spoiled.count > 0 && !leave_out {
+    let Left { count: left_out, salvaged, .. } = spoiled;
+    if left_out + salvaged > 0 && !leave_out {
         bail!(
             "{} cannot be read, since another program wrote it: {}. Delete or mend it, or leave it out with --skip-unreadable",
-            match spoiled.count {
+            match left_out + salvaged {
                 1 => "one thing".to_owned(),
                 count => format!("{count} things"),
             },
             spoiled.named.join("; ")
         );
     }
-    let end = line::End {
-        kind: "end".to_owned(),
-        counts: tally.counts(),
-        left_out: spoiled.count,
-        sha256: out.sum(),
-    };
+    let end =
+        line::End { kind: "end".to_owned(), counts: tally.counts(), left_out, salvaged, sha256: out.sum() };
     out.line(&serde_json::to_string(&end)?)?;
     out.finish()?;
-    Ok(Exported { tally, left_out: spoiled.count })
+    Ok(Exported { tally, left_out, salvaged })
 }
 
-/// Returns what a picture shows of each kind. What cannot be read is not counted, but named in the log.
+/// Returns what a picture shows of each kind. What cannot be read is named in the log, and counted only where something stands in for it.
 pub async fn tally(picture: &mut Picture, progress: &mut Progress) -> anyhow::Result<Tally> {
     let (mut tally, mut left, mut seen) = (Tally::default(), Left::default(), 0);
     while let Some(page) = picture.next().await? {
@@ -128,6 +130,8 @@ pub async fn check_empty(picture: &mut Picture) -> anyhow::Result<()> {
 #[derive(Default)]
 struct Left {
     count: u64,
+    /// Jobs that others stand in for.
+    salvaged: u64,
     named: Vec<String>,
     /// The batches among it: their results cannot be restored without them.
     batches: HashSet<String>,
@@ -138,34 +142,46 @@ impl Left {
     fn without_batches(&self, found: Found) -> Found {
         match found {
             Ok(item @ Item::BatchResult(..)) if self.batches.contains(&item.name().0) => {
-                let (batch, job) = item.name();
                 let why = "its batch cannot be read".to_owned();
-                Err(Spoiled { kind: item.kind(), name: format!("{batch}/{job}"), why })
+                Err(Spoiled { kind: item.kind(), name: item.shown(), why, stand_in: None })
             }
             found => found,
         }
     }
+
+    /// Names what cannot be read, and returns what stands in for it.
+    fn note(&mut self, Spoiled { kind, name, why, stand_in }: Spoiled) -> Option<Box<Job>> {
+        let named = format!("the {} {name:.200} ({why:.300})", kind.as_str());
+        match stand_in {
+            Some(_) => {
+                tracing::warn!(what = named, "cannot be read as it is, and is dead in the backup");
+                self.salvaged += 1;
+            }
+            None => {
+                tracing::warn!(what = named, "cannot be read, and is not in the backup");
+                self.count += 1;
+            }
+        }
+        if kind == Kind::Batch {
+            self.batches.insert(name);
+        }
+        if self.named.len() < NAMED {
+            self.named.push(named);
+        }
+        stand_in
+    }
 }
 
-/// Counts what was found, and returns its line.
+/// Counts what was found, and returns its line, or that of what stands in for it.
 fn count(found: Found, tally: &mut Tally, left: &mut Left) -> anyhow::Result<Option<String>> {
-    match left.without_batches(found) {
-        Ok(item) => {
-            let line = line::write(&item)?;
-            tally.add(&item, &line);
-            Ok(Some(line))
-        }
-        Err(Spoiled { kind, name, why }) => {
-            let named = format!("the {} {name:.200} ({why:.300})", kind.as_str());
-            tracing::warn!(what = named, "cannot be read, and is not in the backup");
-            left.count += 1;
-            if kind == Kind::Batch {
-                left.batches.insert(name);
-            }
-            if left.named.len() < NAMED {
-                left.named.push(named);
-            }
-            Ok(None)
-        }
-    }
+    let item = match left.without_batches(found) {
+        Ok(item) => item,
+        Err(spoiled) => match left.note(spoiled) {
+            Some(stand_in) => Item::Job(stand_in),
+            None => return Ok(None),
+        },
+    };
+    let line = line::write(&item)?;
+    tally.add(&item, &line);
+    Ok(Some(line))
 }

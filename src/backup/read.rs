@@ -31,6 +31,7 @@ pub struct Backup<R> {
     last: Option<(Kind, (String, String))>,
     dead_letters: HashMap<QueueName, QueueName>,
     tally: Tally,
+    is_whole: bool,
 }
 
 impl<R: Read> Backup<R> {
@@ -67,12 +68,18 @@ impl<R: Read> Backup<R> {
             );
         }
         lines.count_line();
-        Ok(Self { lines, head, last: None, dead_letters: HashMap::new(), tally: Tally::default() })
+        let (dead_letters, tally) = (HashMap::new(), Tally::default());
+        Ok(Self { lines, head, last: None, dead_letters, tally, is_whole: true })
     }
 
     /// Returns the first line.
     pub fn head(&self) -> &Head {
         &self.head
+    }
+
+    /// Returns whether everything that the store had could be read as it was, once all of the backup has been read.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// Returns what was read so far.
@@ -159,6 +166,7 @@ impl<R: Read> Backup<R> {
         if end.sha256 != sum {
             bail!("the lines do not have the SHA-256 that the last one says: {DAMAGED}");
         }
+        self.is_whole = end.left_out + end.salvaged == 0;
         match self.lines.advance()? {
             true => Err(self.lines.wrong("stands behind the end of the backup")),
             false => Ok(()),

@@ -8,7 +8,6 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::hold::Hold;
 use super::read::Backup;
-use super::tally::Tally;
 use crate::job::{ApiKey, Batch, BatchId, BatchResult, Bulk, Job, QueueName, Schedule, SemaphoreName};
 use crate::store::picture::Item;
 use crate::store::{
@@ -26,12 +25,12 @@ const AT_ONCE: usize = 16;
 const GOES_ON: &str = "What was restored until then stays: run this again with a complete copy of the same backup, or start again with \
                        an empty store";
 
-/// Restores all of a backup, and returns what that was. What is there already, of an earlier run, must be equal.
+/// Restores all of a backup. What is there already, of an earlier run, must be equal.
 pub async fn restore<R: Read>(
-    mut backup: Backup<R>,
+    backup: &mut Backup<R>,
     hold: &Hold,
     progress: &mut Progress,
-) -> anyhow::Result<Tally> {
+) -> anyhow::Result<()> {
     let mut there = There::default();
     let (mut page, mut bytes, mut done) = (Vec::new(), 0, 0);
     loop {
@@ -44,7 +43,7 @@ pub async fn restore<R: Read>(
             bytes = 0;
             progress.report("restoring", done, done);
         }
-        let Some(item) = next else { return Ok(backup.into_tally()) };
+        let Some(item) = next else { return Ok(()) };
         bytes += item.weight();
         page.push(item);
     }

@@ -142,6 +142,13 @@ impl Batch {
         self.pending + self.endings.total()
     }
 
+    /// The same batch, in which so many of the pending jobs count as dead.
+    pub fn without(mut self, lost: u64) -> Self {
+        self.pending = self.pending.saturating_sub(lost);
+        self.endings.dead += lost;
+        self
+    }
+
     /// Returns whether it is sealed and has no pending job, but is not marked as finished yet.
     pub fn is_over(&self) -> bool {
         is_over(self.sealed, self.pending, self.finished_at)

@@ -39,6 +39,12 @@ impl Failure {
         Self { at, attempt, worker: None, message }
     }
 
+    /// Returns what is noted with a job that stands in for one that could not be read.
+    pub fn unreadable(why: &str, attempt: u32, at: Timestamp) -> Self {
+        let message = format!("the stored job could not be read: {why}");
+        Self { at, attempt, worker: None, message: Self::shortened(&message).to_owned() }
+    }
+
     /// Returns the message, truncated to [`MESSAGE_BYTES`].
     pub fn shortened(message: &str) -> &str {
         let mut end = message.len().min(MESSAGE_BYTES);

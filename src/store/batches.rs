@@ -34,6 +34,8 @@ pub enum BatchChange {
     Add(BatchId),
     /// See [`Batches::seal_batch`].
     Seal(BatchId),
+    /// See [`Batches::count_lost`].
+    Lose(BatchId, u64),
 }
 
 impl BatchChange {
@@ -41,9 +43,11 @@ impl BatchChange {
     /// created is not there yet.
     pub(super) fn denied(&self, sealed: Option<bool>) -> Option<BatchDenied> {
         match (self, sealed) {
-            (Self::Create(_), _) | (Self::Add(_), Some(false)) | (Self::Seal(_), Some(_)) => None,
+            (Self::Create(_), _)
+            | (Self::Add(_), Some(false))
+            | (Self::Seal(_) | Self::Lose(..), Some(_)) => None,
             (Self::Add(_), Some(true)) => Some(BatchDenied::Sealed),
-            (Self::Add(_) | Self::Seal(_), None) => Some(BatchDenied::Unknown),
+            (Self::Add(_) | Self::Seal(_) | Self::Lose(..), None) => Some(BatchDenied::Unknown),
         }
     }
 }
@@ -110,6 +114,10 @@ pub trait Batches {
 
     /// Takes no more jobs; where none is pending, the batch ends. Sealing again changes nothing.
     async fn seal_batch(&self, id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied>;
+
+    /// Counts so many of its pending jobs, which are not there any more, as dead; where none is pending then in a sealed batch, it ends.
+    /// A repeat counts again.
+    async fn count_lost(&self, id: &BatchId, lost: u64, rules: &Rules) -> Result<BatchChanged, BatchDenied>;
 
     /// Returns the batch.
     async fn batch(&self, id: &BatchId) -> Result<Option<Batch>>;

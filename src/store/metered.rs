@@ -351,6 +351,7 @@ metered! {
         add_to_batch(id: &BatchId, jobs: Vec<NewJob>, rules: &Rules)
             -> Result<BatchChanged, BatchDenied>, each jobs;
         seal_batch(id: &BatchId, rules: &Rules) -> Result<BatchChanged, BatchDenied>;
+        count_lost(id: &BatchId, lost: u64, rules: &Rules) -> Result<BatchChanged, BatchDenied>;
         batch(id: &BatchId) -> Result<Option<Batch>>;
         batches(after: Option<&BatchId>, limit: usize) -> Result<Vec<Batch>>;
         batch_results(id: &BatchId, after: Option<&JobId>, limit: usize) -> Result<Vec<BatchResult>>;

@@ -125,7 +125,10 @@ impl Weight for Found {
     fn weight(&self) -> usize {
         match self {
             Ok(item) => item.weight(),
-            Err(spoiled) => FIELDS + text(&spoiled.why),
+            Err(spoiled) => {
+                let stand_in = spoiled.stand_in.as_ref().map_or(0, |job| job.weight());
+                FIELDS + text(&spoiled.why) + stand_in
+            }
         }
     }
 }

@@ -133,13 +133,17 @@ impl Item {
         }
     }
 
+    /// Returns its name as one text.
+    pub fn shown(&self) -> String {
+        match self.name() {
+            (first, second) if second.is_empty() => first,
+            (first, second) => format!("{first}/{second}"),
+        }
+    }
+
     /// Returns what it is called in a message.
     pub fn title(&self) -> String {
-        let (kind, (first, second)) = (self.kind().as_str(), self.name());
-        match second.as_str() {
-            "" => format!("the {kind} {first}"),
-            second => format!("the {kind} {first}/{second}"),
-        }
+        format!("the {} {}", self.kind().as_str(), self.shown())
     }
 
     /// Returns when a database may forget it by itself, if ever.
@@ -153,7 +157,7 @@ impl Item {
 }
 
 /// Something that another program has spoiled.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Spoiled {
     /// What it should be.
     pub kind: Kind,
@@ -161,6 +165,8 @@ pub struct Spoiled {
     pub name: String,
     /// What is wrong with it.
     pub why: String,
+    /// A job in its place, with what can be read of it: see [`Salvaged::stand_in`](crate::job::transition::Salvaged::stand_in).
+    pub stand_in: Option<Box<Job>>,
 }
 
 /// What was found where something is kept.

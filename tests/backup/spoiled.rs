@@ -1,14 +1,14 @@
 //! What another program has spoiled in a store.
 
 use mongodb::Client;
-use mongodb::bson::doc;
+use mongodb::bson::{Document, doc};
 use serde_json::json;
 
 use super::support::{Folder, Home, export, lines, of_kind, put, refused, restore, run, tailback};
 use crate::common::foreign;
 use crate::common::server::{Place, Server};
 
-/// What another program has spoiled is named, and left out only where that was asked for.
+/// What another program has spoiled is named, and left out only where that was asked for. One of it is a job that another one stands in for.
 async fn spoiled(place: &Place, names: &[&str]) {
     let folder = Folder::new();
     let file = folder.file("all.jsonl");
@@ -21,10 +21,13 @@ async fn spoiled(place: &Place, names: &[&str]) {
     let mut rest = command();
     rest.arg("--skip-unreadable");
     let (done, told) = run(rest).await;
-    assert!(done && told.contains(&format!("left out, since it cannot be read: {}", names.len())), "{told}");
+    let left_out = names.len() - 1;
+    assert!(done && told.contains(&format!("left out, since it cannot be read: {left_out}")), "{told}");
+    assert!(told.contains("dead in it, since only a part of it can be read: 1"), "{told}");
     let lines = lines(&file);
-    assert_eq!(of_kind(&lines, "end")[0]["left_out"], names.len());
-    assert_eq!(of_kind(&lines, "job").len(), 1);
+    let end = &of_kind(&lines, "end")[0];
+    assert_eq!((&end["left_out"], &end["salvaged"]), (&json!(left_out), &json!(1)));
+    assert_eq!(of_kind(&lines, "job").len(), 2);
     let target = Place::sqlite().await;
     restore(&target, &file).await;
 }
@@ -121,6 +124,68 @@ async fn a_batch_that_is_left_out_takes_its_results_with_it() {
     restore(&Place::sqlite().await, &file).await;
 }
 
+/// Spoils a field of these jobs that nothing looks for them by.
+async fn spoil(place: &Place, ids: &[&str]) {
+    if let Some(path) = place.url.strip_prefix("sqlite:") {
+        let db = rusqlite::Connection::open(path).unwrap();
+        for id in ids {
+            assert_eq!(db.execute("UPDATE jobs SET headers = 'no JSON' WHERE id = ?1", [id]).unwrap(), 1);
+        }
+        return;
+    }
+    let client = Client::with_uri_str(&place.url).await.unwrap();
+    let jobs = client.default_database().unwrap().collection::<Document>("jobs");
+    let update = jobs.update_many(doc! { "_id": { "$in": ids } }, doc! { "$set": { "backoff": 7 } });
+    let spoiled = update.bypass_document_validation(true).await.unwrap().matched_count;
+    assert_eq!(spoiled, ids.len() as u64);
+}
+
+/// Jobs that cannot be read are dead after a restore: the line of their group goes on once an operator has decided, and their batch ends.
+pub async fn a_job_that_cannot_be_read_is_restored_dead(from: &Place, to: &Place) {
+    let folder = Folder::new();
+    let file = folder.file("all.jsonl");
+    let mut server = Server::start(&from.url).await;
+    let mut line = Vec::new();
+    for n in 0..3 {
+        line.push(server.push("line", json!({"payload": n, "group": "g"})).await);
+    }
+    let jobs = json!([{"queue": "part", "payload": 1}]);
+    let batch = json!({"sealed": true, "jobs": jobs, "on_finished": {"queue": "after", "payload": "over"}});
+    let (status, batch) = server.post("/v1/batches", batch).await;
+    assert_eq!(status, 201, "{batch}");
+    let (_, part) = server.get("/v1/queues/part/jobs").await;
+    let part = part["jobs"][0]["id"].as_str().unwrap();
+    assert!(server.terminate().await.success());
+    spoil(from, &[&line[0], &line[1], part]).await;
+    let (done, told) = run(tailback(&[
+        "export",
+        "--store",
+        &from.url,
+        "--out",
+        file.to_str().unwrap(),
+        "--skip-unreadable",
+    ]))
+    .await;
+    assert!(done && told.contains("only a part of it can be read: 3"), "{told}");
+    restore(to, &file).await;
+
+    let mut server = Server::start(&to.url).await;
+    let (_, first) = server.get(&format!("/v1/jobs/{}", line[0])).await;
+    assert_eq!((&first["state"], &first["payload"]), (&json!("dead"), &json!(0)), "{first}");
+    assert!(first["errors"][0]["message"].as_str().unwrap().contains("could not be read"), "{first}");
+    assert!(server.reserve("line", json!({})).await.is_empty(), "a dead job holds its group");
+    let (status, told) = server.post(&format!("/v1/jobs/{}/redrive", line[0]), json!({})).await;
+    assert_eq!(status, 200, "{told}");
+    for id in [&line[0], &line[2]] {
+        let job = server.reserve("line", json!({})).await.remove(0);
+        assert_eq!(job["id"].as_str(), Some(id.as_str()), "the second one has no place any more");
+        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
+    }
+    let (_, batch) = server.get(&format!("/v1/batches/{}", batch["id"].as_str().unwrap())).await;
+    assert_eq!((&batch["pending"], &batch["dead"]), (&json!(0), &json!(1)), "{batch}");
+    assert_eq!(server.reserve("after", json!({})).await[0]["payload"], "over");
+    assert!(server.terminate().await.success());
+}
 
 /// Texts that another program wrote need not be as this one writes them. One that no request could have is named.
 #[tokio::test(flavor = "multi_thread")]

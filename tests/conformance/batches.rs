@@ -181,6 +181,16 @@ pub async fn a_batch_with_nothing_pending_ends_at_once(store: &dyn Store) {
     assert_eq!(callback(store).await.meta.id, late.callback);
 }
 
+pub async fn jobs_that_a_batch_has_lost_count_as_dead(store: &dyn Store) {
+    let made = create(store, vec![job("a"), job("a"), job("a")], &Rules::default()).await;
+    apply(store, commit(&take(store, "a").await)).await.unwrap();
+    let lose = async |lost| store.count_lost(&made.id, lost, &Rules::default()).await.unwrap();
+    assert_eq!(lose(1).await.callback, None);
+    assert!(lose(1).await.callback.is_some());
+    assert_eq!(counted(store, &made.id).await, (0, 1, 2, 0));
+    assert_eq!(callback(store).await.meta.id, made.callback);
+}
+
 pub async fn a_batch_is_stored_whole_or_not_at_all(store: &dyn Store) {
     let rules = rules_of("full", |settings| settings.max_jobs = Some(1));
     let refused = batch(store, true);

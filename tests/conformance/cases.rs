@@ -189,6 +189,7 @@ macro_rules! every_case {
                 the_repeat_of_the_last_commit_calls_back_once
                 a_batch_takes_jobs_until_it_is_sealed
                 a_batch_with_nothing_pending_ends_at_once
+                jobs_that_a_batch_has_lost_count_as_dead
                 a_batch_is_stored_whole_or_not_at_all
                 a_job_that_was_there_is_not_counted
                 a_batch_of_duplicates_is_denied

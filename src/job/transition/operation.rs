@@ -1,6 +1,6 @@
 //! What can happen to a job that is already there.
 
-use crate::job::record::KeyHold;
+use crate::job::record::{FAILURES_KEPT, Failure, KeyHold};
 use crate::job::spec::Headers;
 use crate::job::state::{Verb, Visible};
 use crate::job::transition::delivery::BURY;
@@ -273,6 +273,23 @@ pub struct Salvaged {
     pub headers: Headers,
     /// The result.
     pub result: Option<Payload>,
+}
+
+impl Salvaged {
+    /// Returns a job in place of one that cannot be read, of which `found` and this are what can: dead, with the reason among its failures,
+    /// or done if it was. A payload that cannot be read is `null`.
+    pub fn stand_in(self, found: &Meta, why: &str, now: Timestamp) -> Option<Job> {
+        let canonical = |payload: Payload| payload.canonical().ok();
+        let payload = self.payload.and_then(|payload| payload.canonical().ok());
+        let edit = Edit { payload: Some(payload.unwrap_or_else(Content::null)), ..Edit::default() };
+        let result = self.result.and_then(canonical);
+        let mut job = edit.mended(found, Self { payload: None, result, ..self }, now)?;
+        job.meta.progress = job.meta.progress.and_then(canonical);
+        let surplus = job.meta.errors.len().saturating_sub(FAILURES_KEPT - 1);
+        job.meta.errors.drain(..surplus);
+        job.meta.errors.push(Failure::unreadable(why, found.attempts, now));
+        Some(job)
+    }
 }
 
 /// What an operation does to a job that the store cannot read, because another program wrote it.

@@ -59,6 +59,10 @@ impl Batches for Mongo {
         change(self, &BatchChange::Seal(id.clone()), &[], rules).await
     }
 
+    async fn count_lost(&self, id: &BatchId, lost: u64, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
+        change(self, &BatchChange::Lose(id.clone(), lost), &[], rules).await
+    }
+
     async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
         let find = async {
             let batches = self.collection(BATCHES).await?;
@@ -330,6 +334,10 @@ async fn lock(what: &BatchChange, jobs: u64, tx: &mut Tx<'_>) -> Result<Result<B
             (id, doc! { "_id": id.as_str(), "sealed": false }, doc! { "$inc": { "pending": number(jobs) } })
         }
         BatchChange::Seal(id) => (id, doc! { "_id": id.as_str() }, doc! { "$set": { "sealed": true } }),
+        BatchChange::Lose(id, lost) => {
+            let increments = doc! { "pending": -number(*lost), "dead": number(*lost) };
+            (id, doc! { "_id": id.as_str() }, doc! { "$inc": increments })
+        }
     };
     let known = fields(COUNTED.iter().chain(&["owner", "on_finished", "on_finished_headers"]));
     let update = batches.find_one_and_update(filter, update).return_document(ReturnDocument::After);

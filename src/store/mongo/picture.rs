@@ -30,7 +30,7 @@ use crate::store::mongo::answers::record;
 use crate::store::mongo::audit;
 use crate::store::mongo::batches::document::{to_batch, to_result};
 use crate::store::mongo::client::{Connection, code, fault};
-use crate::store::mongo::jobs::document::{Row, to_job};
+use crate::store::mongo::jobs::document::{Row, salvaged, salvaged_contents, to_job};
 use crate::store::mongo::migrate;
 use crate::store::mongo::operations;
 use crate::store::mongo::schedules;
@@ -173,6 +173,12 @@ fn name_of(document: &Document) -> String {
     }
 }
 
+fn spoiled(kind: Kind, document: &Document, why: String, now: Timestamp) -> Spoiled {
+    let remains = (kind == Kind::Job).then(|| salvaged(document).ok()).flatten();
+    let stand_in = remains.and_then(|found| salvaged_contents(document).stand_in(&found, &why, now));
+    Spoiled { kind, name: name_of(document), why, stand_in: stand_in.map(Box::new) }
+}
+
 /// What a failed read means.
 fn failed(error: Error) -> PictureError {
     match (code(&error), error.kind.as_ref()) {
@@ -244,7 +250,7 @@ impl Snapshot {
                 let found = match read {
                     Ok(Some(item)) => Ok(item),
                     Ok(None) => continue,
-                    Err(error) => Err(Spoiled { kind, name: name_of(&document), why: chain(&error) }),
+                    Err(error) => Err(spoiled(kind, &document, chain(&error), self.at())),
                 };
                 if !pages.put(found).await {
                     return Ok(());

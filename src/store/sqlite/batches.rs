@@ -44,6 +44,11 @@ impl Batches for SqliteStore {
         self.writer.run(move |tx, now| change_by(tx, &seal, &[], &rules, now)).await?
     }
 
+    async fn count_lost(&self, id: &BatchId, lost: u64, rules: &Rules) -> Result<BatchChanged, BatchDenied> {
+        let (rules, lose) = (rules.clone(), BatchChange::Lose(id.clone(), lost));
+        self.writer.run(move |tx, now| change_by(tx, &lose, &[], &rules, now)).await?
+    }
+
     async fn batch(&self, id: &BatchId) -> Result<Option<Batch>> {
         let id = id.clone();
         self.read(move |db, _| get(db, &id)).await.map_err(StoreError::unreadable)
@@ -139,7 +144,7 @@ pub fn change_by(
 ) -> Result<Result<BatchChanged, BatchDenied>, Fault> {
     let found = match by {
         BatchChange::Create(_) => None,
-        BatchChange::Add(id) | BatchChange::Seal(id) => get(tx, id)?,
+        BatchChange::Add(id) | BatchChange::Seal(id) | BatchChange::Lose(id, _) => get(tx, id)?,
     };
     if let Some(denied) = by.denied(found.as_ref().map(|batch| batch.sealed)) {
         return Ok(Err(denied));
@@ -148,6 +153,7 @@ pub fn change_by(
         (BatchChange::Create(batch), _) => (**batch).clone(),
         (BatchChange::Add(_), Some(batch)) => batch,
         (BatchChange::Seal(_), Some(batch)) => Batch { sealed: true, ..batch },
+        (BatchChange::Lose(_, lost), Some(batch)) => batch.without(*lost),
         (_, None) => return Ok(Err(BatchDenied::Unknown)),
     };
     let fates: Vec<Fate> = match children::check(tx, jobs, None, rules, now)? {

@@ -8,12 +8,13 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, Row};
 
-use crate::job::QueueSettings;
+use crate::job::{QueueSettings, Timestamp};
 use crate::store::picture::{Item, Kind, Pages, Picture, PictureError, Spoiled};
 use crate::store::settings::valid_version;
 use crate::store::sqlite::clock::Clock;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::row::{self, job_columns};
+use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::{access, batches, open, schedules, settings, transfer};
 use crate::store::{MemoKind, StoredSettings};
 
@@ -141,17 +142,18 @@ pub fn picture(path: &Path) -> Result<Picture, PictureError> {
         Ok(transfer::restoring(&db)?.is_some())
     };
     let is_part = begin().map_err(|error| unusable(&error))?;
-    let (picture, mut pages) = Picture::new(clock.now(), is_part);
+    let now = clock.now();
+    let (picture, mut pages) = Picture::new(now, is_part);
     let thread = std::thread::Builder::new().name("picture".to_owned());
     let reading = thread.spawn(move || {
-        let outcome = read_all(&db, &mut pages);
+        let outcome = read_all(&db, now, &mut pages);
         pages.end_blocking(outcome.map_err(|fault| PictureError::Store(fault.into())));
     });
     reading.map_err(|error| unusable(&error))?;
     Ok(picture)
 }
 
-fn read_all(db: &Connection, pages: &mut Pages) -> Result<(), Fault> {
+fn read_all(db: &Connection, now: Timestamp, pages: &mut Pages) -> Result<(), Fault> {
     for Table { kind, query, name, read } in tables() {
         let mut all = db.prepare(&query)?;
         let mut rows = all.query([])?;
@@ -159,7 +161,12 @@ fn read_all(db: &Connection, pages: &mut Pages) -> Result<(), Fault> {
             let item = match read(found) {
                 Ok(item) => Ok(item),
                 Err(fault @ Fault::Stored { .. }) => {
-                    Err(Spoiled { kind, name: name_of(found, name), why: fault.to_string() })
+                    let why = fault.to_string();
+                    let stand_in = match kind {
+                        Kind::Job => unreadable::stand_in(found, &why, now)?.map(Box::new),
+                        _ => None,
+                    };
+                    Err(Spoiled { kind, name: name_of(found, name), why, stand_in })
                 }
                 Err(fault) => return Err(fault),
             };

@@ -226,11 +226,19 @@ const META_OF: &str = concat!("SELECT ", meta_columns!(), found_columns!(), " FR
 pub fn salvaged(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Fault> {
     let mut by_id = db.prepare_cached(META_OF)?;
     let mut rows = by_id.query([id.as_str()])?;
-    let salvage = |cells: &mut Cells<'_>| {
-        cells.salvages = true;
-        meta(cells)
-    };
     rows.next()?.map(|row| Found::read(row, salvage)).transpose()
+}
+
+/// The same from a row of the columns `meta_columns!`, with the place behind them.
+pub fn salvaged_at(row: &Row<'_>) -> Result<(Meta, usize), Fault> {
+    let mut cells = Cells::of(row);
+    let found = salvage(&mut cells)?;
+    Ok((found, cells.next))
+}
+
+fn salvage(cells: &mut Cells<'_>) -> Result<Meta, Fault> {
+    cells.salvages = true;
+    meta(cells)
 }
 
 /// Returns the job with this id.

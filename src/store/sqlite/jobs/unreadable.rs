@@ -1,7 +1,7 @@
 //! Jobs that cannot be read, because another program wrote them. Each concerns itself only: it is shown, it is dead where it
 //! would be in the way, and it can be removed.
 
-use rusqlite::{Connection, OptionalExtension as _};
+use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use crate::job::record::{FAILURES_KEPT, Failure};
 use crate::job::transition::delivery::{BLOCK, BURY};
@@ -21,12 +21,22 @@ fn salvaged_contents(db: &Connection, rowid: i64) -> Result<Salvaged, Fault> {
         "SELECT headers, result, payload, payload_type, payload_binary FROM jobs WHERE rowid = ?1",
     )?;
     let mut rows = contents.query([rowid])?;
-    let Some(row) = rows.next()? else { return Ok(Salvaged::default()) };
+    rows.next()?.map_or_else(|| Ok(Salvaged::default()), |row| salvaged_contents_at(row, 0))
+}
+
+/// The same from the columns that a whole job has behind its metadata, the first of which is at this place.
+fn salvaged_contents_at(row: &Row<'_>, at: usize) -> Result<Salvaged, Fault> {
     Ok(Salvaged {
-        payload: readable(content_at(row, 2))?.flatten(),
-        headers: readable(json(row, 0, "headers"))?.flatten().unwrap_or_default(),
-        result: readable(payload(row, 1, "result"))?.flatten(),
+        payload: readable(content_at(row, at + 2))?.flatten(),
+        headers: readable(json(row, at, "headers"))?.flatten().unwrap_or_default(),
+        result: readable(payload(row, at + 1, "result"))?.flatten(),
     })
+}
+
+/// Returns a job in place of one that cannot be read, from a row of the columns `job_columns!`.
+pub fn stand_in(row: &Row<'_>, why: &str, now: Timestamp) -> Result<Option<Job>, Fault> {
+    let Some((found, behind)) = readable(row::salvaged_at(row))? else { return Ok(None) };
+    Ok(salvaged_contents_at(row, behind)?.stand_in(&found, why, now))
 }
 
 /// Returns the job with this id as a list shows it, with its payload and its result or without.
