@@ -69,7 +69,8 @@ pub async fn export(
         at: picture.at(),
     };
     out.line(&serde_json::to_string(&head)?)?;
-    let (mut tally, mut spoiled, mut written) = (Tally::default(), Left::default(), 0);
+    let (mut tally, mut spoiled, mut written) =
+        (Tally::default(), Left { judges: true, ..Left::default() }, 0);
     while let Some(page) = picture.next().await? {
         for found in page {
             if let Some(line) = count(found, &mut tally, &mut spoiled)? {
@@ -129,6 +130,8 @@ pub async fn check_empty(picture: &mut Picture) -> anyhow::Result<()> {
 /// What cannot be read.
 #[derive(Default)]
 struct Left {
+    /// Whether a line that a restore would refuse counts as one: a backup that cannot be restored is none.
+    judges: bool,
     count: u64,
     /// Jobs that others stand in for.
     salvaged: u64,
@@ -182,6 +185,12 @@ fn count(found: Found, tally: &mut Tally, left: &mut Left) -> anyhow::Result<Opt
         },
     };
     let line = line::write(&item)?;
+    if left.judges
+        && let Err(why) = line::read(item.kind(), &line)
+    {
+        left.note(Spoiled { kind: item.kind(), name: item.shown(), why, stand_in: None });
+        return Ok(None);
+    }
     tally.add(&item, &line);
     Ok(Some(line))
 }

@@ -220,3 +220,23 @@ async fn a_payload_that_was_edited_by_hand_comes_back() {
     let told = refused(tailback(&["export", "--store", &place.url, "--out", file.to_str().unwrap()])).await;
     assert!(told.contains(&id) && told.contains("twice"), "{told}");
 }
+
+/// What can be read, and is nothing that a restore would take, spoils no backup.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_restore_would_refuse_is_named() {
+    let (place, folder) = (Place::sqlite().await, Folder::new());
+    let file = folder.file("all.jsonl");
+    let key = ["keys", "create", "--store", &place.url, "--name", "a", "--scope", "read"];
+    let (done, told) = run(tailback(&key)).await;
+    assert!(done, "{told}");
+    let db = rusqlite::Connection::open(place.url.strip_prefix("sqlite:").unwrap()).unwrap();
+    assert_eq!(db.execute("UPDATE api_keys SET scopes = '[]'", []).unwrap(), 1);
+    let export = || tailback(&["export", "--store", &place.url, "--out", file.to_str().unwrap()]);
+    let told = refused(export()).await;
+    assert!(told.contains("the api_key") && told.contains("scopes must be"), "{told}");
+    let mut rest = export();
+    rest.arg("--skip-unreadable");
+    let (done, told) = run(rest).await;
+    assert!(done && told.contains("left out, since it cannot be read: 1"), "{told}");
+    restore(&Place::sqlite().await, &file).await;
+}
