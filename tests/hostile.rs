@@ -16,6 +16,7 @@ mod hostile {
     pub mod slow;
     pub mod spoiled;
     pub mod spoiled_jobs;
+    pub mod spoiled_lines;
     pub mod wire;
 }
 
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 use common::server::{PATIENCE, Place, Server, until};
 use hostile::{
     answers::*, edge::*, extremes::*, memory::*, names::*, pages::*, slow::*, spoiled::*, spoiled_jobs::*,
-    wire::*,
+    spoiled_lines::*, wire::*,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -208,6 +209,7 @@ on_every_store! {
     a_spoiled_job_concerns_itself_only
     a_spoiled_job_can_be_mended
     a_spoiled_job_leaves_its_line
+    a_spoiled_job_leaves_the_line_of_its_semaphore
     a_mend_takes_all_of_an_edit
     a_spoiled_job_ends_for_its_batch
     a_spoiled_job_does_not_stop_its_schedule
@@ -224,6 +226,7 @@ mod one_store {
         a_field_that_nobody_knows_keeps_no_job
         what_a_state_needs_is_missed
         a_spoiled_job_keeps_none_before_it_from_ending
+        a_dead_job_keeps_no_room_in_a_semaphore
         a_name_that_ends_in_a_newline_is_refused
         a_batch_of_a_client_that_left_counts_until_it_is_stored
     }

@@ -8,7 +8,7 @@ use super::spoiled::{database, execute, put, rule};
 use crate::common::server::{Place, Server, until};
 
 /// Spoils a field of these jobs that nothing looks for them by.
-async fn spoil(place: &Place, ids: &[&str]) {
+pub(super) async fn spoil(place: &Place, ids: &[&str]) {
     if place.url.starts_with("sqlite:") {
         let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
         return execute(place, &format!("UPDATE jobs SET backoff = '{{' WHERE id IN ({})", ids.join(", ")));

@@ -214,9 +214,11 @@ impl Reader<'_, '_> {
         Ok(Admission::new(gauges, missing, now, rules))
     }
 
-    /// Returns the first of the jobs that wait for the semaphore.
+    /// Returns the first of the jobs that wait for the semaphore. Others that the index lists were made dead by an older server.
     async fn line(&mut self, name: &SemaphoreName) -> Result<Vec<Waiter>, TxError> {
-        let waiting = doc! { "semaphores": name.as_str(), "waiting_since": { "$exists": true } };
+        let waiting = doc! {
+            "semaphores": name.as_str(), "waiting_since": { "$exists": true }, "state": { "$in": ["ready", "blocked"] },
+        };
         let fields = doc! {
             "queue": 1, "state": 1, "priority": 1, "run_at": 1, "waiting_since": 1, "called_at": 1, "semaphores": 1,
         };
@@ -396,7 +398,8 @@ async fn unblock_waiters_of(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) 
     let mut chosen: Vec<Meta> = Vec::new();
     for (queue, calls) in admission.turns(name, &by_name) {
         let calls = usize::try_from(calls).unwrap_or(usize::MAX);
-        let filter = doc! { "waits_for": name.as_str(), "queue": queue.as_str() };
+        let filter =
+            doc! { "waits_for": name.as_str(), "queue": queue.as_str(), "state": UNBLOCK.from.as_str() };
         let order = doc! { "priority": -1, "run_at": 1, "_id": 1 };
         let first = query::all(mongo, filter, order, without_contents(), calls).await?;
         let metas = readable(&first, to_meta);

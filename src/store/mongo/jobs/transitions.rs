@@ -20,6 +20,13 @@ use crate::store::{ClaimAsk, Result, StoreError};
 /// The fields of a job that has waited for a semaphore.
 const WAITING: [&str; 3] = ["waits_for", "waiting_since", "called_at"];
 
+/// What is removed from a job that waits neither for its time nor for a semaphore any more.
+fn waits_no_longer() -> Document {
+    let mut unset = doc! { "due": "" };
+    unset.extend(WAITING.map(|field| (field.to_owned(), "".into())));
+    unset
+}
+
 /// A field that differs from one request to another.
 struct Field {
     name: &'static str,
@@ -118,14 +125,13 @@ pub fn reserve_one(meta: &Meta) -> Document {
     let mut set = doc! {
         "state": meta.state.as_str(), "started_at": started_at, "rev": meta.rev, "attempts": i64::from(meta.attempts),
     };
-    let mut unset = doc! { "due": "" };
+    let mut unset = waits_no_longer();
     for Field { name, value, .. } in &FIELDS {
         match value(meta) {
             Bson::Null => drop(unset.insert(*name, "")),
             value => drop(set.insert(*name, value)),
         }
     }
-    unset.extend(WAITING.map(|field| (field.to_owned(), "".into())));
     doc! { "$set": set, "$unset": unset }
 }
 
@@ -164,6 +170,7 @@ pub fn unblock_waiters(jobs: &[Meta]) -> Document {
 
 /// Returns the statements that bury a document that cannot be read: one of them does at most. A mend or a claim gives it another
 /// `rev`, or one where it has none that is a number. `failure` is noted with it. A job that waits for those before it in its line leaves its place: dead, it would else be taken for the first.
+/// It leaves the lines of semaphores as well: their indexes list what has these fields, and room would be kept for it.
 pub fn bury(transition: Transition, job: &Stored, failure: Option<Bson>) -> Result<Vec<RawDocumentBuf>> {
     let mut set = doc! { "state": transition.to.as_str(), "rev": rand::random::<i64>() };
     let mut push = Document::new();
@@ -194,11 +201,10 @@ pub fn bury(transition: Transition, job: &Stored, failure: Option<Bson>) -> Resu
                 RawDocumentBuf::try_from(&waits_for).map_err(StoreError::internal)?,
             );
         }
-        let unset = if leaves {
-            doc! { "due": "", "turn": "" }
-        } else {
-            doc! { "due": "" }
-        };
+        let mut unset = waits_no_longer();
+        if leaves {
+            unset.insert("turn", "");
+        }
         let mut update = doc! { "$set": &set, "$unset": unset };
         if !push.is_empty() {
             update.insert("$push", &push);

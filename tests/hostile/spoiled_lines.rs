@@ -1,0 +1,52 @@
+//! Jobs that another program spoiled, removed or made too long: those behind them in a line or a queue go on.
+
+use mongodb::bson::{Document, doc};
+use serde_json::{Value, json};
+
+use super::spoiled::{database, put};
+use super::spoiled_jobs::spoil;
+use crate::common::server::{Place, Server, until};
+
+/// A job that holds a semaphore, and the ids of two that are blocked by it, in their order.
+async fn blocked(server: &Server) -> (Value, String, String) {
+    put(server, "/v1/semaphores/s", json!({"capacity": 1})).await;
+    server.push("held", json!({"payload": 1, "semaphores": ["s"]})).await;
+    let held = server.reserve("held", json!({"lease_ms": 600_000})).await.remove(0);
+    let first = server.push("work", json!({"payload": 1, "priority": 1, "semaphores": ["s"]})).await;
+    let behind = server.push("work", json!({"payload": 2, "semaphores": ["s"]})).await;
+    for id in [&first, &behind] {
+        until("it is blocked", || async {
+            assert!(server.reserve("work", json!({"count": 9})).await.is_empty());
+            server.get(&format!("/v1/jobs/{id}")).await.1["state"] == "blocked"
+        })
+        .await;
+    }
+    (held, first, behind)
+}
+
+/// A job that is blocked by a semaphore is dead as soon as its turn comes: no room is kept for it.
+pub async fn a_spoiled_job_leaves_the_line_of_its_semaphore(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    let (held, first, behind) = blocked(&server).await;
+    assert!(server.terminate().await.success());
+    spoil(place, &[&first]).await;
+    // Whatever waits is impatient: room is kept for the first from those behind.
+    let patience = [("TAILBACK_DEFAULTS__SEMAPHORE_PATIENCE_MS", "0")];
+    let server = Server::start_with(&place.url, &patience).await;
+    assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
+    let next = server.reserve("work", json!({"wait_ms": 30_000})).await;
+    assert_eq!(next.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(behind)]);
+    assert_eq!(server.get(&format!("/v1/jobs/{first}")).await.1["state"], "dead");
+}
+
+/// Jobs that stand in a line on MongoDB as those of older servers did which made them dead, and left them there.
+pub async fn a_dead_job_keeps_no_room_in_a_semaphore(place: &Place) {
+    let server = Server::start_with(&place.url, &[("TAILBACK_DEFAULTS__SEMAPHORE_PATIENCE_MS", "0")]).await;
+    let (held, dead, behind) = blocked(&server).await;
+    let jobs = database(place).await.collection::<Document>("jobs");
+    let left = doc! { "$set": { "state": "dead", "rev": 7_i64 } };
+    assert_eq!(jobs.update_one(doc! { "_id": &dead }, left).await.unwrap().modified_count, 1);
+    assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
+    let next = server.reserve("work", json!({"wait_ms": 30_000})).await;
+    assert_eq!(next.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(behind)]);
+}
