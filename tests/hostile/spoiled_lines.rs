@@ -1,6 +1,7 @@
 //! Jobs that another program spoiled, removed or made too long: those behind them in a line or a queue go on.
 
 use mongodb::bson::{Document, doc};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::spoiled::{database, put};
@@ -49,4 +50,45 @@ pub async fn a_dead_job_keeps_no_room_in_a_semaphore(place: &Place) {
     assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
     let next = server.reserve("work", json!({"wait_ms": 30_000})).await;
     assert_eq!(next.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(behind)]);
+}
+
+/// Delivers and commits the only job that is ready.
+async fn is_next(server: &Server, id: &str) {
+    let jobs = server.reserve("line", json!({"wait_ms": 30_000, "count": 9})).await;
+    assert_eq!(jobs.iter().map(|job| &job["id"]).collect::<Vec<&Value>>(), [&json!(id)]);
+    assert_eq!(server.settle(&jobs[0], "commit", json!({})).await.0, 200);
+}
+
+/// Where the first job of a group was removed past the servers, the next one stays blocked until it is deleted, and no other does.
+pub async fn a_group_goes_on_behind_a_job_that_was_removed_past_the_servers(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let jobs = database(place).await.collection::<Document>("jobs");
+    let remove = async |ids: &[&str]| {
+        let removed = jobs.delete_many(doc! { "_id": { "$in": ids } }).await.unwrap();
+        assert_eq!(removed.deleted_count, ids.len() as u64);
+    };
+    let push = async || server.push("line", json!({"payload": 1, "group": "g"})).await;
+    let delete = async |id: &str| {
+        assert_eq!(server.send(Method::DELETE, &format!("/v1/jobs/{id}"), None).await.0, 200);
+    };
+
+    // The next one is deleted, and another is behind it.
+    let (first, next, last) = (push().await, push().await, push().await);
+    remove(&[&first]).await;
+    delete(&next).await;
+    is_next(&server, &last).await;
+    is_next(&server, &push().await).await;
+
+    // None is behind it.
+    let (first, next) = (push().await, push().await);
+    remove(&[&first]).await;
+    delete(&next).await;
+    is_next(&server, &push().await).await;
+
+    // All of the line was removed.
+    let (first, next) = (push().await, push().await);
+    remove(&[&first, &next]).await;
+    let (first, next) = (push().await, push().await);
+    is_next(&server, &first).await;
+    is_next(&server, &next).await;
 }

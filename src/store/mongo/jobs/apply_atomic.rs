@@ -62,7 +62,7 @@ impl Together {
 
     /// Takes out whose turn has come with this plan.
     fn next_of(&mut self, plan: &Plan) -> Option<groups::Next> {
-        let vacated = plan.vacated().filter(|vacated| vacated.was_first)?;
+        let vacated = plan.vacated()?;
         let index = self.next.iter().position(|next| next.line == vacated.line)?;
         Some(self.next.swap_remove(index))
     }

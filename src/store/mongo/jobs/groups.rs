@@ -6,8 +6,11 @@
 //! transactions would conflict on the next job's own document, and the line's is not touched: pushes to a busy group
 //! and work on it do not conflict. Jobs carry their place as one text (`turn`), so that the next jobs of many lines are
 //! found by one command.
+//!
+//! Only jobs make a line, and its document says no more than which places were given: where the first job was removed past the servers,
+//! the next job that leaves is the first, although it was blocked, and one that joins a line in which no job stands is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
@@ -38,7 +41,7 @@ pub struct Lines {
 #[derive(Default)]
 struct Vacant {
     turns: Vec<i64>,
-    /// The first place of the line, if it is among them.
+    /// The first place of the line, if it is among them. One that was left from the middle is not known to be before it was looked.
     first: Option<i64>,
 }
 
@@ -91,8 +94,23 @@ pub fn unblocking(next: &mut [Next]) -> Vec<Rewrite> {
 }
 
 impl Lines {
-    /// Reads the lines that are not known yet.
+    /// Reads the lines that are not known yet, and in which of them a job stands.
     pub async fn load(&mut self, lines: impl Iterator<Item = Line>, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let unknown: HashSet<Line> = lines.filter(|line| !self.known.contains_key(line)).collect();
+        self.read(unknown.iter().cloned(), tx).await?;
+        let stored = unknown.iter().filter_map(|line| {
+            let known = self.known.get(line).filter(|known| known.is_stored)?;
+            Some((line.clone(), known.last))
+        });
+        let stored: Vec<(Line, i64)> = stored.collect();
+        for line in without_jobs(stored, tx).await? {
+            self.known.entry(line).and_modify(|known| known.is_empty = true);
+        }
+        Ok(())
+    }
+
+    /// Reads the documents of the lines that are not known yet.
+    async fn read(&mut self, lines: impl Iterator<Item = Line>, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let mut unknown: HashMap<String, Line> =
             lines.filter(|line| !self.known.contains_key(line)).map(|line| (id(&line), line)).collect();
         if unknown.is_empty() {
@@ -122,7 +140,7 @@ impl Lines {
     /// The jobs whose turn comes by the places that were vacated; or those of them that cannot be read, by what was read of each.
     pub async fn advance(&mut self, tx: &mut Tx<'_>) -> Result<Result<Vec<Next>, Vec<Stored>>, TxError> {
         let now = tx.mongo.now()?;
-        let place = |line: &Line, turn| place_in_line(&line.queue, &line.group, turn);
+        self.find_first(tx).await?;
         let ahead =
             self.vacant.iter().filter_map(|(line, vacant)| Some((place(line, vacant.next()?), line.clone())));
         let mut ahead: HashMap<String, Line> = ahead.collect();
@@ -142,7 +160,7 @@ impl Lines {
                 sort(line, read);
             }
         }
-        self.load(ahead.values().cloned(), tx).await?;
+        self.read(ahead.values().cloned(), tx).await?;
         for line in ahead.into_values() {
             if let Some(read) = self.search(&line, tx).await? {
                 sort(line, read);
@@ -151,12 +169,24 @@ impl Lines {
         Ok(if spoiled.is_empty() { Ok(next) } else { Err(spoiled) })
     }
 
+    /// Of the lines that were left from the middle alone, finds those whose first place that was: no job stands before it.
+    async fn find_first(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let before = self.vacant.iter().filter(|(_, vacant)| vacant.first.is_none());
+        let before = before
+            .filter_map(|(line, vacant)| Some((line.clone(), vacant.turns.iter().min()?.checked_sub(1)?)));
+        let before: Vec<(Line, i64)> = before.collect();
+        for line in without_jobs(before, tx).await? {
+            self.vacant.entry(line).and_modify(|vacant| vacant.first = vacant.turns.iter().min().copied());
+        }
+        Ok(())
+    }
+
     /// The first job that stays in a line which was loaded; if there is none, the line is empty.
     async fn search(&mut self, line: &Line, tx: &mut Tx<'_>) -> Result<Option<Read>, TxError> {
         let (Some(vacant), Some(known)) = (self.vacant.get(line), self.known.get_mut(line)) else {
             return Ok(None);
         };
-        let place = |turn| place_in_line(&line.queue, &line.group, turn);
+        let place = |turn| place(line, turn);
         let mut found = Vec::new();
         if let Some(next) = vacant.next().filter(|next| *next < known.last) {
             let behind = doc! { "$gt": place(next), "$lte": place(known.last) };
@@ -229,6 +259,40 @@ impl Known {
 
 fn id(line: &Line) -> String {
     line.to_string()
+}
+
+fn place(line: &Line, turn: i64) -> String {
+    place_in_line(&line.queue, &line.group, turn)
+}
+
+/// Returns those of these lines in which no job stands at this place, nor before it.
+async fn without_jobs(lines: Vec<(Line, i64)>, tx: &mut Tx<'_>) -> Result<Vec<Line>, TxError> {
+    // Nearly always one stands at the place itself: all are found by one command.
+    let mut lines: HashMap<String, (Line, i64)> =
+        lines.into_iter().map(|(line, turn)| (place(&line, turn), (line, turn))).collect();
+    if lines.is_empty() {
+        return Ok(Vec::new());
+    }
+    let places: Vec<&String> = lines.keys().collect();
+    let there = taken(doc! { "turn": { "$in": places } }, lines.len(), tx).await?;
+    lines.retain(|place, _| !there.contains(place));
+    let mut empty = Vec::new();
+    for (last, (line, _)) in lines {
+        let before = doc! { "turn": { "$gte": place(&line, 0), "$lt": last } };
+        if taken(before, 1, tx).await?.is_empty() {
+            empty.push(line);
+        }
+    }
+    Ok(empty)
+}
+
+/// Returns those of these places at which jobs stand, from the index alone.
+async fn taken(filter: Document, limit: usize, tx: &mut Tx<'_>) -> Result<HashSet<String>, TxError> {
+    let jobs = tx.collection(JOBS);
+    let find = jobs.find(filter).projection(doc! { "_id": 0, "turn": 1 });
+    let find = find.hint(mongodb::options::Hint::Name("turn".into()));
+    let found = tx.read(find.limit(i64::try_from(limit).unwrap_or(i64::MAX))).await?;
+    found.iter().map(|document| Row(document).text("turn").map_err(TxError::Store)).collect()
 }
 
 /// Jobs by their places, in the order of these.
