@@ -4,12 +4,13 @@
 
 mod common;
 
+use common::open_transaction::FOR_AN_HOUR;
 use common::own_mongod::OwnMongod;
 use common::rare_indexes::{RARE, make};
 use common::server::{Place, Server, until};
 use futures::TryStreamExt as _;
 use mongodb::bson::{DateTime, Document, doc};
-use mongodb::{Client, Database};
+use mongodb::{Client, ClientSession, Database, IndexModel};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -246,25 +247,85 @@ async fn a_build_does_not_hold_up_others_behind_a_transaction(_: &Place) {
     server.push("mail", json!({"payload": 1})).await;
     let client = Client::with_uri_str(mongod.url()).await.unwrap();
     let database = client.default_database().unwrap();
-    let mut session = client.start_session().await.unwrap();
-    session.start_transaction().await.unwrap();
-    let jobs = database.collection::<Document>("jobs");
-    let touch = doc! { "$set": { "touched": 1 } };
-    jobs.update_one(doc! {}, touch).session(&mut session).await.unwrap();
+    let mut session = holding_a_job(&database).await;
     server.push("mail", json!({"payload": 1, "key": "k"})).await;
-    let waiting = doc! { "currentOp": true, "command.createIndexes": "jobs" };
-    let admin = client.database("admin");
-    until("the index is being built", || async {
-        let found = admin.run_command(waiting.clone()).await.unwrap();
-        !found.get_array("inprog").unwrap().is_empty()
-    })
-    .await;
+    until_it_waits(&database, "createIndexes").await;
     for _ in 0..3 {
         server.push("other", json!({"payload": 1})).await;
     }
     assert_eq!(there(&database).await, [""; 0]);
     session.abort_transaction().await.unwrap();
     until_there(&database, &["key"]).await;
+}
+
+/// A transaction that holds a job, for as long as the session is there.
+async fn holding_a_job(database: &Database) -> ClientSession {
+    let mut session = database.client().start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let touch = doc! { "$set": { "touched": 1 } };
+    database.collection::<Document>("jobs").update_one(doc! {}, touch).session(&mut session).await.unwrap();
+    session
+}
+
+async fn until_it_waits(database: &Database, command: &str) {
+    let waiting = doc! { "currentOp": true, format!("command.{command}"): "jobs" };
+    let admin = database.client().database("admin");
+    until(&format!("{command} waits"), || async {
+        let found = admin.run_command(waiting.clone()).await.unwrap();
+        !found.get_array("inprog").unwrap().is_empty()
+    })
+    .await;
+}
+
+/// A server of a newer version that starts beside others.
+async fn a_migration_does_not_hold_up_others_behind_a_transaction(_: &Place) {
+    let mongod = OwnMongod::with_parameters(&[FOR_AN_HOUR]).await;
+    let server = Server::start(&mongod.url()).await;
+    server.push("mail", json!({"payload": 1})).await;
+    let database = database(&mongod.url()).await;
+    let newest = schema(&database).await;
+    let jobs = database.collection::<Document>("jobs");
+    for (number, command) in [(8, "createIndexes"), (17, "collMod")] {
+        if command == "createIndexes" {
+            jobs.drop_index("line").await.unwrap();
+        }
+        let migration = doc! { "_id": number };
+        let removed = database.collection::<Document>("migrations").delete_one(migration).await.unwrap();
+        assert_eq!(removed.deleted_count, 1);
+        let mut session = holding_a_job(&database).await;
+        let starting = Server::launch(&mongod.url(), &[]);
+        until_it_waits(&database, command).await;
+        for _ in 0..3 {
+            server.push("other", json!({"payload": 1})).await;
+        }
+        assert_ne!(starting.get("/readyz").await.0, 200);
+        session.abort_transaction().await.unwrap();
+        starting.until_ready().await;
+        let (options, mut indexes) = schema(&database).await;
+        indexes.sort_by_key(|index| newest.1.iter().position(|known| known == index));
+        assert_eq!((options, indexes), newest);
+    }
+}
+
+/// The index of the payloads that are texts, beside one that people made.
+async fn the_index_of_texts_does_not_hold_up_others_behind_a_transaction(_: &Place) {
+    let mongod = OwnMongod::with_parameters(&[FOR_AN_HOUR]).await;
+    let server = Server::start(&mongod.url()).await;
+    server.push("mail", json!({"payload": {"a": 1}})).await;
+    let database = database(&mongod.url()).await;
+    let jobs = database.collection::<Document>("jobs");
+    jobs.create_index(IndexModel::builder().keys(doc! { "payload.a": 1 }).build()).await.unwrap();
+    let mut session = holding_a_job(&database).await;
+    assert_eq!(listed(&server, "payload.a=1").await.len(), 1);
+    until_it_waits(&database, "createIndexes").await;
+    for _ in 0..3 {
+        server.push("other", json!({"payload": 1})).await;
+    }
+    session.abort_transaction().await.unwrap();
+    until("it is built", || async {
+        jobs.list_index_names().await.unwrap().iter().any(|name| name == "payload_texts")
+    })
+    .await;
 }
 
 /// How `jobs` is made, and its indexes.
@@ -320,11 +381,7 @@ async fn a_start_does_not_wait_for_a_transaction_to_mend_a_validator(_: &Place) 
     let older = doc! { "collMod": "jobs", "validator": { "queue": { "$type": "string" } } };
     database.run_command(older).await.unwrap();
     let older = schema(&database).await;
-    let mut session = client.start_session().await.unwrap();
-    session.start_transaction().await.unwrap();
-    let jobs = database.collection::<Document>("jobs");
-    let touch = doc! { "$set": { "touched": 1 } };
-    jobs.update_one(doc! {}, touch).session(&mut session).await.unwrap();
+    let mut session = holding_a_job(&database).await;
     let mut server = Server::start(&mongod.url()).await;
     assert_eq!(schema(&database).await, older);
     server.push("mail", json!({"payload": 2})).await;
@@ -345,6 +402,8 @@ on_one_store! { mongo:
     a_start_keeps_what_is_in_use_without_a_job
     a_build_asks_for_a_majority_of_the_members
     a_build_does_not_hold_up_others_behind_a_transaction
+    a_migration_does_not_hold_up_others_behind_a_transaction
+    the_index_of_texts_does_not_hold_up_others_behind_a_transaction
     a_start_builds_what_is_needed_and_gone
     a_list_is_right_without_its_index
     an_index_that_is_dropped_as_it_is_needed_is_built

@@ -191,7 +191,7 @@ const MONGO: [(&str, &[&str]); 62] = [
     ("jobs::transitions", &["jobs::document", "jobs::guard", "stored"]),
     ("jobs::unreadable", &["client", "jobs::document"]),
     ("jobs::query", &["client", "jobs::document", "jobs::unreadable", "stored"]),
-    ("jobs::search", &["client", "indexes", "jobs::document", "jobs::unreadable"]),
+    ("jobs::search", &["client", "indexes", "jobs::document", "jobs::unreadable", "migrate"]),
     ("jobs::stocked", &["client", "jobs::document", "stored"]),
     ("jobs::rewrite", &["client", "jobs::guard", "transaction"]),
     (

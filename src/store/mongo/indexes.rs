@@ -20,7 +20,6 @@ use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
 use mongodb::{Collection, Database};
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
 
 use crate::faults;
 use crate::job::{Filter, Meta};
@@ -38,17 +37,8 @@ use crate::store::{Result, StoreError, chain};
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// When what could not be built is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// How long behind its limit a build is asked for again that has not been heard of: the connection to the one who replies may be dead.
-const BUILD_AGAIN: Duration = Duration::from_secs(60);
 /// How long a drop waits for transactions that hold `jobs`; everything else waits behind it.
 const DROP_WAITS_MS: i32 = 1000;
-/// How long a build may take at first, for a collection without jobs and for each job: many times what it should.
-const BUILD_MS: u64 = 1000;
-const BUILD_JOBS_PER_MS: u64 = 20;
-/// The pause before a build is asked for again, in times of what it was given; it is given twice as long then.
-const BUILD_RESTS: u32 = 10;
-/// MongoDB's `MaxTimeMSExpired` and `IndexBuildAborted`: a build was ended by its own limit, or by that of another server that asked for it.
-const BUILD_ENDED: [i32; 2] = [50, 276];
 /// So many jobs are quickly read without an index.
 const FEW: u64 = 10_000;
 
@@ -224,7 +214,9 @@ impl Indexes {
         if is_new {
             tracing::info!(index, jobs, "an index is needed for the first time, and is being built");
         }
-        build(database, rare, jobs).await?;
+        let indexes = vec![migrate::index(index)?];
+        let command = doc! { "createIndexes": JOBS, "indexes": indexes };
+        migrate::patiently(database, command).await.map_err(fault)?;
         if is_new {
             tracing::info!(index, took_ms = began.elapsed().as_millis() as u64, "the index is built");
         }
@@ -268,34 +260,6 @@ impl Indexes {
         let gone = needed.into_iter().filter(|rare| !there.contains(rare.name()));
         gone.for_each(|rare| drop(self.want(rare)));
         Ok(())
-    }
-}
-
-/// Builds the index of so many jobs.
-///
-/// A build locks the collection where it begins and where it ends, and so waits for the transactions that hold jobs, also for one that
-/// a killed server has left open for MongoDB's 60 seconds; everything else waits behind it. So it ends after a limited time, and others go
-/// on meanwhile; then it is tried again.
-async fn build(database: &Database, rare: Rare, jobs: u64) -> Result<()> {
-    let mut limit = Duration::from_millis(BUILD_MS + jobs / BUILD_JOBS_PER_MS);
-    loop {
-        // By default it would wait for every member, also for one that is down.
-        let command = doc! {
-            "createIndexes": JOBS, "indexes": [migrate::index(rare.name())?], "commitQuorum": "majority",
-            "maxTimeMS": i32::try_from(limit.as_millis()).unwrap_or(i32::MAX),
-        };
-        let Ok(built) = timeout(limit.saturating_add(BUILD_AGAIN), migrate::attempt(database, command)).await
-        else {
-            continue;
-        };
-        match built {
-            Err(error) if code(&error).is_some_and(|code| BUILD_ENDED.contains(&code)) => {
-                tracing::info!(index = rare.name(), %error, "the build of an index took too long, and is tried again");
-            }
-            done => return done.map_err(fault),
-        }
-        sleep(limit.saturating_mul(BUILD_RESTS)).await;
-        limit = limit.saturating_mul(2);
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,6 +17,7 @@ use include_dir::{Dir, include_dir};
 use mongodb::Database;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use sha2::{Digest as _, Sha256};
+use tokio::time::{sleep, timeout};
 
 use crate::store::migrations;
 use crate::store::mongo::JOBS;
@@ -31,6 +33,15 @@ static FOLDER: Dir = include_dir!("$CARGO_MANIFEST_DIR/migrations/mongodb");
 
 /// How long a validator that is set again may wait for transactions: all other calls wait behind it.
 const MEND_WAITS_MS: i64 = 1_000;
+/// How long a command may take at first, and for each document of which an index is built: many times what it should.
+const COMMAND_MS: u64 = 1000;
+const BUILD_DOCUMENTS_PER_MS: u64 = 20;
+/// The pause before a command is sent again, in times of what it was given; it is given twice as long then.
+const COMMAND_RESTS: u32 = 10;
+/// How long behind its limit a command is sent again that has not been heard of: the connection to the one who replies may be dead.
+const COMMAND_AGAIN: Duration = Duration::from_secs(60);
+/// MongoDB's `MaxTimeMSExpired` and `IndexBuildAborted`: a command was ended by its own limit, or by that of another server that sent it.
+const COMMAND_ENDED: [i32; 2] = [50, 276];
 
 /// Runs what is missing and returns its names.
 pub async fn migrate(database: &Database) -> Result<Vec<String>> {
@@ -46,7 +57,7 @@ pub async fn migrate(database: &Database) -> Result<Vec<String>> {
         let is_last =
             |command: &Document| collection(command).is_none_or(|of| validators.get(of) == Some(command));
         for command in commands(name, text)?.into_iter().filter(is_last) {
-            match attempt(database, command).await {
+            match patiently(database, command).await {
                 Err(error) if code(&error).is_some_and(|code| INDEX_CONFLICTS.contains(&code)) => {
                     // A later migration has changed the index since, or it is none of ours.
                     let later = records.find_one(doc! { "_id": { "$gte": number } }).await.map_err(fault)?;
@@ -162,8 +173,37 @@ pub fn index(wanted: &str) -> Result<Document> {
     Err(StoreError::internal(format_args!("no migration has the index {wanted}")))
 }
 
+/// Runs a command that changes the schema, however long that takes, and lets others go on meanwhile.
+///
+/// Such a command locks the collection, a build where it begins and where it ends, and so waits for the transactions that hold
+/// documents, also for one that a killed server has left open for MongoDB's 60 seconds; everything else waits behind it. So it ends after a
+/// limited time, and others go on; then it is tried again.
+pub async fn patiently(database: &Database, mut command: Document) -> mongodb::error::Result<()> {
+    let mut limit = Duration::from_millis(COMMAND_MS);
+    if let Ok(of) = command.get_str("createIndexes") {
+        let documents = database.collection::<Stored>(of).estimated_document_count().await?;
+        limit += Duration::from_millis(documents / BUILD_DOCUMENTS_PER_MS);
+        // By default a build would wait for every member, also for one that is down.
+        command.insert("commitQuorum", "majority");
+    }
+    loop {
+        command.insert("maxTimeMS", i32::try_from(limit.as_millis()).unwrap_or(i32::MAX));
+        let attempt = attempt(database, command.clone());
+        let Ok(done) = timeout(limit.saturating_add(COMMAND_AGAIN), attempt).await else { continue };
+        match done {
+            Err(error) if code(&error).is_some_and(|code| COMMAND_ENDED.contains(&code)) => {
+                let command = command.keys().next();
+                tracing::info!(command, %error, "a change of the schema took too long, and is tried again");
+            }
+            done => return done,
+        }
+        sleep(limit.saturating_mul(COMMAND_RESTS)).await;
+        limit = limit.saturating_mul(2);
+    }
+}
+
 /// Runs a command that changes the schema, and passes over a collection that is there already.
-pub async fn attempt(database: &Database, command: Document) -> mongodb::error::Result<()> {
+async fn attempt(database: &Database, command: Document) -> mongodb::error::Result<()> {
     // The first key of a command is its name, and must stay the first.
     let mut command = command;
     command.insert("writeConcern", Bson::Document(durable_document()));

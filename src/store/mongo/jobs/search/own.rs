@@ -16,6 +16,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::search::condition::in_bson;
 use crate::store::mongo::jobs::search::plan::Stream;
+use crate::store::mongo::migrate;
 
 /// The index of the jobs whose payload is a text.
 const TEXTS: &str = "payload_texts";
@@ -130,8 +131,8 @@ impl OwnIndexes {
                 "name": TEXTS, "key": { "v": 1, "_id": 1 },
                 "partialFilterExpression": { "payload_json": { "$exists": true } },
             };
-            let command = doc! { "createIndexes": JOBS, "indexes": [index], "commitQuorum": "majority" };
-            if let Err(error) = database.run_command(command).await {
+            let command = doc! { "createIndexes": JOBS, "indexes": [index] };
+            if let Err(error) = migrate::patiently(&database, command).await {
                 let error = crate::store::chain(&error);
                 tracing::warn!(
                     error,
