@@ -198,6 +198,7 @@ async fn clients_that_leave_at_once_leave_nothing_behind(place: &Place) {
 on_every_store! {
     no_extreme_spoils_the_store
     a_count_that_no_store_holds_is_refused
+    long_lists_of_small_numbers_fit_into_a_job
     a_response_carries_what_it_may_and_at_least_one_job
     every_list_ends_where_the_response_is_full
     everything_of_a_job_counts_in_a_response

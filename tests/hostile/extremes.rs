@@ -287,3 +287,19 @@ pub async fn a_count_that_no_store_holds_is_refused(place: &Place) {
     let server = Server::start(&place.url).await;
     assert_eq!(server.get("/v1/queues/most").await.0, 200);
 }
+
+/// In BSON they would be six times as long, and all three are one document of MongoDB.
+pub async fn long_lists_of_small_numbers_fit_into_a_job(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let settings = json!({"retain_done_ms": 600_000});
+    assert_eq!(server.send(Method::PUT, "/v1/queues/work", Some(settings)).await.0, 200);
+    let list = |n: u8| json!(vec![n; 500_000]);
+    let id = server.push("work", json!({"payload": list(1)})).await;
+    let job = server.reserve("work", json!({})).await.remove(0);
+    assert!(job["payload"] == list(1));
+    assert_eq!(server.settle(&job, "extend", json!({"progress": list(2)})).await.0, 200);
+    assert_eq!(server.settle(&job, "commit", json!({"result": list(3)})).await.0, 200);
+    let (status, done) = server.get(&format!("/v1/jobs/{id}")).await;
+    assert_eq!((status, &done["state"]), (200, &json!("done")));
+    assert!(done["payload"] == list(1) && done["progress"] == list(2) && done["result"] == list(3));
+}

@@ -1,7 +1,8 @@
 //! Payloads as BSON, so that people can query them: exact, or not at all.
 //!
 //! Where BSON cannot hold a value exactly (integers past 64 bits, `1e5`, keys that MongoDB gives a meaning
-//! to, deep nesting …), the JSON text is stored instead, invisible from outside.
+//! to, deep nesting …), the JSON text is stored instead, invisible from outside. So it is where BSON would be much larger: a list of
+//! small numbers takes six times its text, and a document of MongoDB has 16 MiB for all that a job has.
 
 use std::fmt::Write as _;
 
@@ -12,10 +13,13 @@ use crate::job::payload::{PayloadError, push_string};
 
 /// The deepest nesting that is stored as BSON. MongoDB documents a limit of 100 levels for a document.
 const DEPTH_MAX: usize = 80;
+/// By how much BSON may be longer than the text.
+const GROWTH_MAX: usize = 1 << 20;
 
 /// Returns the value as BSON that turns back into the same text, if there is such BSON.
 pub fn to_bson(payload: &Payload) -> Option<Bson> {
-    let mut reader = Reader { text: payload.as_str(), at: 0 };
+    let text = payload.as_str();
+    let mut reader = Reader { text, at: 0, room: text.len() + GROWTH_MAX };
     reader.value(0)
 }
 
@@ -26,10 +30,17 @@ pub fn from_bson(value: &Bson) -> Result<Payload, PayloadError> {
     Payload::from_canonical(out)
 }
 
+/// What BSON has beside the name of an element.
+const TYPE_AND_END: usize = 2;
+/// What BSON has beside the elements of a document or an array, or the bytes of a string.
+const LENGTH_AND_END: usize = 5;
+
 /// Reads canonical JSON, whose grammar has been checked and which has no white space.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
+    /// How long the BSON of the rest may be.
+    room: usize,
 }
 
 impl Reader<'_> {
@@ -44,7 +55,26 @@ impl Reader<'_> {
         there
     }
 
+    /// Takes the room of a part of the BSON, if there is so much.
+    fn take_room(&mut self, bytes: usize) -> Option<()> {
+        self.room = self.room.checked_sub(bytes)?;
+        Some(())
+    }
+
     fn value(&mut self, depth: usize) -> Option<Bson> {
+        let value = self.next(depth)?;
+        self.take_room(match &value {
+            Bson::String(text) => text.len() + LENGTH_AND_END,
+            Bson::Document(_) | Bson::Array(_) => LENGTH_AND_END,
+            Bson::Int64(_) | Bson::Double(_) => 8,
+            Bson::Int32(_) => 4,
+            Bson::Boolean(_) => 1,
+            _ => 0,
+        })?;
+        Some(value)
+    }
+
+    fn next(&mut self, depth: usize) -> Option<Bson> {
         match self.peek()? {
             b'{' if depth < DEPTH_MAX => self.object(depth),
             b'[' if depth < DEPTH_MAX => self.array(depth),
@@ -72,6 +102,7 @@ impl Reader<'_> {
             if key.starts_with('$') || key.contains('\0') {
                 return None;
             }
+            self.take_room(key.len() + TYPE_AND_END)?;
             self.take(b':');
             object.insert(key, self.value(depth + 1)?);
         }
@@ -83,6 +114,8 @@ impl Reader<'_> {
         self.take(b'[');
         while !self.take(b']') {
             self.take(b',');
+            let digits = array.len().checked_ilog10().unwrap_or(0) as usize + 1;
+            self.take_room(digits + TYPE_AND_END)?;
             array.push(self.value(depth + 1)?);
         }
         Some(Bson::Array(array))
@@ -212,6 +245,25 @@ mod tests {
         ] {
             assert_eq!(to_bson(&payload(text)), None, "{text}");
         }
+    }
+
+    #[test]
+    fn what_bson_would_make_much_larger_is_not() {
+        let list = |items: usize| payload(&format!("[{}1]", "1,".repeat(items)));
+        let small = to_bson(&list(50_000)).unwrap();
+        assert_eq!(from_bson(&small).unwrap(), list(50_000));
+        assert_eq!(to_bson(&list(500_000)), None);
+        let long = payload(&format!("[\"{}\"]", "x".repeat(4 << 20)));
+        assert!(to_bson(&long).is_some(), "BSON is as long as the text");
+    }
+
+    /// By which the room is taken.
+    #[test]
+    fn the_length_of_bson_is_known_before_it_is_written() {
+        let text = r#"{"a":[1,2,3,4,5,6,7,8,9,10,11,{"bc":-0.5}],"d":9223372036854775807,"e":"é\u0000","f":[true,null]}"#;
+        let mut reader = Reader { text, at: 0, room: 1000 };
+        let Some(Bson::Document(read)) = reader.value(0) else { panic!("it is exact in BSON") };
+        assert_eq!(1000 - reader.room, read.to_vec().unwrap().len());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Indexes that people made on fields of payloads: searches for these fields are served by them.
 //!
-//! Payloads that BSON cannot hold exactly are texts, which no such index has. So beside the first one that serves a search, an index of
-//! these jobs is made, `payload_texts`; without it the search does without either.
+//! Payloads that BSON cannot hold exactly, or would make much larger, are texts, which no such index has. So beside the first one that
+//! serves a search, an index of these jobs is made, `payload_texts`; without it the search does without either.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
