@@ -32,6 +32,9 @@ pub const DEFAULTS: &str = include_str!("../../config.toml");
 
 /// The deadline of a call of SQLite. Long, for slow disks: no other server could take over.
 const SQLITE_PATIENCE: Duration = Duration::from_secs(30);
+/// A document of MongoDB is 16 MiB long at most: so payload, progress and result fit in, each with the MiB by which its BSON may be longer, and
+/// all else that a job has.
+const MONGO_PAYLOAD_BYTES: u64 = 4 << 20;
 
 /// The validated configuration.
 #[derive(Debug, Clone)]
@@ -230,6 +233,7 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
     let memory = memory::bytes(&raw.limits, &check)?;
     let ms = Duration::from_millis;
     let store: StoreUrl = raw.store.parse().map_err(|what: String| check.fault("store", &what))?;
+    check_payload(raw.limits.payload_bytes, &store, &check)?;
     let queue = queue_options(&raw, &store);
     let listen: SocketAddr = address::parse(&raw.listen).map_err(|what| check.fault("listen", what))?;
     Ok(Config {
@@ -265,6 +269,16 @@ fn validate(raw: Raw, figment: &Figment) -> Result<Config, ConfigError> {
         trace: trace::options(&raw.trace, &check)?,
         mongodb: MongoTuning { deadline: ms(raw.mongodb.deadline_ms), pool_size: raw.mongodb.pool_size },
     })
+}
+
+fn check_payload(bytes: u64, store: &StoreUrl, check: &Check<'_>) -> Result<(), ConfigError> {
+    if matches!(store, StoreUrl::Sqlite(_)) || bytes <= MONGO_PAYLOAD_BYTES {
+        return Ok(());
+    }
+    let what = format!(
+        "must be at most {MONGO_PAYLOAD_BYTES} on MongoDB, where payload, progress and result are one document, and is {bytes}"
+    );
+    Err(check.fault("limits.payload_bytes", &what))
 }
 
 fn queue_options(raw: &Raw, store: &StoreUrl) -> queue::Options {

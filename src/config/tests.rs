@@ -120,6 +120,11 @@ fn mistakes_name_the_key_and_the_place() {
     }
     let error = with(&[], &Flags { listen: None, store: Some("x".into()) }).unwrap_err();
     assert!(error.contains("--store"), "{error}");
+    let five = [("TAILBACK_LIMITS__PAYLOAD_BYTES", "5000000")];
+    let mongo = Flags { listen: None, store: Some("mongodb://host/jobs".into()) };
+    let error = with(&five, &mongo).unwrap_err();
+    assert!(error.contains("limits.payload_bytes must be at most 4194304 on MongoDB"), "{error}");
+    assert!(with(&five, &flags).is_ok());
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "shutdown_ms = -1").unwrap();
     let error = load(Some(file.path()), std::iter::empty(), &flags).unwrap_err().to_string();
