@@ -228,6 +228,7 @@ mod one_store {
         what_a_state_needs_is_missed
         a_spoiled_job_keeps_none_before_it_from_ending
         a_dead_job_keeps_no_room_in_a_semaphore
+        a_job_that_is_too_long_to_be_delivered_stops_no_other
         a_group_goes_on_behind_a_job_that_was_removed_past_the_servers
         a_name_that_ends_in_a_newline_is_refused
         a_batch_of_a_client_that_left_counts_until_it_is_stored

@@ -1,6 +1,6 @@
 //! Jobs that another program spoiled, removed or made too long: those behind them in a line or a queue go on.
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{DateTime, Document, doc};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -91,4 +91,23 @@ pub async fn a_group_goes_on_behind_a_job_that_was_removed_past_the_servers(plac
     let (first, next) = (push().await, push().await);
     is_next(&server, &first).await;
     is_next(&server, &next).await;
+}
+
+/// A document so long that nothing fits in: MongoDB refuses to reserve it.
+pub async fn a_job_that_is_too_long_to_be_delivered_stops_no_other(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let now = DateTime::from_millis(1_700_000_000_000);
+    let mut long = doc! {
+        "_id": "L", "v": 1, "queue": "work", "state": "ready", "priority": 0, "run_at": now, "attempts": 0_i64, "created_at": now,
+        "rev": 0_i64, "payload": "",
+    };
+    let room = (16 << 20) - long.to_vec().unwrap().len() - 50;
+    long.insert("payload", "x".repeat(room));
+    database(place).await.collection::<Document>("jobs").insert_one(long).await.unwrap();
+    let other = server.push("work", json!({"payload": 1})).await;
+    let next = server.reserve("work", json!({"wait_ms": 30_000})).await;
+    assert_eq!(next.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(other)]);
+    let (status, page) = server.get("/v1/jobs?queue=work&state=dead&payload=none").await;
+    assert_eq!((status, &page["jobs"][0]["id"]), (200, &json!("L")), "{page}");
+    assert_eq!(server.send(Method::DELETE, "/v1/jobs/L", None).await.0, 200);
 }

@@ -25,6 +25,7 @@ use crate::store::mongo::client::{barrier, fault, update_jobs};
 use crate::store::mongo::jobs::claim_limited;
 use crate::store::mongo::jobs::document::{readable, to_job};
 use crate::store::mongo::jobs::head::{self, Heads};
+use crate::store::mongo::jobs::oversized;
 use crate::store::mongo::jobs::transitions::{self, reserved};
 use crate::store::mongo::stored::Stored;
 use crate::store::{ClaimAsk, Claims, Result, Store as _};
@@ -99,7 +100,7 @@ async fn claim(
         }
         let Heads { jobs: heads, read, large, rest, is_kept } = found;
         let attempted = heads.len();
-        let taken = take(mongo, asks, &won, heads, now).await?;
+        let taken = take(mongo, asks, &won, heads, rules, now).await?;
         let all_taken = taken.len() == attempted;
         for (index, job) in taken {
             if let Some(jobs) = won.get_mut(index) {
@@ -142,6 +143,7 @@ async fn take(
     asks: &[&ClaimAsk],
     won: &[Vec<Job>],
     heads: Vec<Job>,
+    rules: &Rules,
     now: Timestamp,
 ) -> Result<Vec<(usize, Job)>> {
     let Some(queue) = heads.first().map(|job| job.meta.queue.clone()) else {
@@ -173,7 +175,7 @@ async fn take(
     let since = mongo.connection.term();
     let ids: Vec<&str> = taken.iter().map(|job| job.meta.id.as_str()).collect();
     let jobs = database.collection::<Stored>(JOBS);
-    let won = jobs.find(doc! { "_id": { "$in": ids }, "rev": rev }).projection(doc! { "_id": 1 });
+    let won = jobs.find(doc! { "_id": { "$in": &ids }, "rev": rev }).projection(doc! { "_id": 1 });
     let found = won.await.map_err(fault)?;
     let found: Vec<Stored> = found.try_collect().await.map_err(fault)?;
     let found: HashSet<&str> = found.iter().filter_map(|document| document.get_str("_id").ok()).collect();
@@ -183,7 +185,8 @@ async fn take(
     }
     // What the reply counts is with a majority.
     if let Err(error) = written {
-        if found.is_empty() {
+        let is_buried = !error.is_away() && oversized::bury(mongo, &ids, rules).await?;
+        if found.is_empty() && !is_buried {
             return Err(error);
         }
         barrier(&mongo.connection, since).await?;

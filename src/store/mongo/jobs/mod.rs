@@ -36,6 +36,7 @@ mod head;
 mod lines;
 pub mod next;
 mod obstacles;
+mod oversized;
 mod payload;
 pub mod plan;
 mod proof;
