@@ -1,7 +1,7 @@
 //! What another program has spoiled in a store.
 
 use mongodb::Client;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{DateTime, Document, doc};
 use serde_json::json;
 
 use super::support::{Folder, Home, export, lines, of_kind, put, refused, restore, run, tailback};
@@ -47,10 +47,14 @@ async fn spoiled_documents_are_named() {
         ("queues", doc! { "_id": "loud", "settings": { "max_attempts": "many" }, "version": "v" }),
         ("semaphores", doc! { "_id": "wide", "capacity": "very" }),
         ("schedules", doc! { "_id": "never", "rule": 1 }),
+        (
+            "batch_results",
+            doc! { "_id": "gone/A", "batch": "gone", "job": "A", "queue": "plain", "state": "done", "finished_at": DateTime::now() },
+        ),
     ] {
         assert!(foreign::insert(&database, collection, &document).await, "{document}");
     }
-    spoiled(place, &["odd", "the job 7", "loud", "wide", "never"]).await;
+    spoiled(place, &["odd", "the job 7", "loud", "wide", "never", "there is no batch gone"]).await;
     home.clear().await;
 }
 

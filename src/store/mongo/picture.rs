@@ -4,6 +4,8 @@
 //! that moment, over all collections. It keeps the past for `minSnapshotHistoryWindowInSeconds`, 300 by default: what takes longer
 //! ends with an error that says so.
 
+use std::collections::HashSet;
+
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{CollectionOptions, ReadConcern};
@@ -240,14 +242,22 @@ impl Snapshot {
     }
 
     async fn read_all(&mut self, connection: &Connection, pages: &mut Pages) -> Result<(), PictureError> {
+        let mut batches = HashSet::new();
         for Table { kind, collection, filter, read } in tables() {
             let mut all = self.find(connection, collection, filter).await?;
             while let Some(document) = self.advance(connection, &mut all).await? {
+                if kind == Kind::Batch {
+                    batches.insert(name_of(&document)); // also where it cannot be read: it is there
+                }
                 let read = match kind {
                     Kind::Answer => self.answer(connection, &document).await?,
                     _ => read(&document).map(Some),
                 };
                 let found = match read {
+                    Ok(Some(Item::BatchResult(batch, _))) if !batches.contains(batch.as_str()) => {
+                        let why = format!("there is no batch {batch}");
+                        Err(Spoiled { kind, name: name_of(&document), why, stand_in: None })
+                    }
                     Ok(Some(item)) => Ok(item),
                     Ok(None) => continue,
                     Err(error) => Err(spoiled(kind, &document, chain(&error), self.at())),
