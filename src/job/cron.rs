@@ -21,11 +21,10 @@ use super::Timestamp;
 
 /// The longest text of a rule, in bytes.
 const TEXT_MAX: usize = 256;
-/// A rule that does not come within the 400 years after this moment, after which the calendar repeats itself,
-/// never comes.
+/// After so many years the calendar repeats itself: a rule that does not come within them never comes.
+const CYCLE_YEARS: i16 = 400;
+/// From when on it is looked whether there is such a day at all.
 const CYCLE_BEGINS: DateTime = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
-/// The last year of the 400.
-const CYCLE_ENDS: i16 = 2400;
 
 /// Why a text is not a cron rule that comes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,15 +62,17 @@ impl CronRule {
         &self.text
     }
 
-    /// Returns the first moment after this one at which the rule comes, in a time zone; `None`: it never does again, or
-    /// only after the year 5000.
+    /// Returns the first moment after this one at which the rule comes, in a time zone; `None`: it does not within
+    /// the next 400 years, or never again.
     pub fn next(&self, after: Timestamp, zone: &Zone) -> Option<Timestamp> {
-        let start = jiff::Timestamp::from_millisecond(after.millis()).ok()?.to_zoned(zone.0.clone());
-        if self.is_interval {
-            let next = self.cron.find_next_occurrence(&start, false).ok()?;
-            return Some(Timestamp::from_millis(next.timestamp().as_millisecond()));
-        }
-        let mut local = start.datetime();
+        let start = jiff::Timestamp::from_millisecond(after.millis()).ok()?;
+        if self.is_interval { self.next_of_interval(start, zone) } else { self.next_time(start, zone) }
+    }
+
+    /// Searches local times, whatever the zone makes of each.
+    fn next_time(&self, start: jiff::Timestamp, zone: &Zone) -> Option<Timestamp> {
+        let after = Timestamp::from_millis(start.as_millisecond());
+        let mut local = zone.0.to_datetime(start);
         loop {
             local = self.cron.find_next_occurrence(&local, false).ok()?;
             // Times in a gap share one moment, and those that exist twice may have come before.
@@ -80,6 +81,32 @@ impl CronRule {
                 return Some(at);
             }
         }
+    }
+
+    /// Searches one offset of the zone after the other: a gap lies between two of them, and what exists twice is in both.
+    fn next_of_interval(&self, start: jiff::Timestamp, zone: &Zone) -> Option<Timestamp> {
+        let mut offset = zone.0.to_offset(start);
+        let mut begin = offset.to_datetime(start);
+        let last_year = begin.year().saturating_add(CYCLE_YEARS);
+        let mut found = self.cron.find_next_occurrence(&begin, false).ok()?;
+        for change in zone.0.following(start) {
+            let at = offset.to_timestamp(found).ok()?;
+            if at < change.timestamp() {
+                return Some(Timestamp::from_millis(at.as_millisecond()));
+            }
+            offset = change.offset();
+            let next_begin = offset.to_datetime(change.timestamp());
+            if next_begin.year() > last_year {
+                return None;
+            }
+            // The first time after `begin` is also the first from any time between the two on.
+            if next_begin <= begin || next_begin > found {
+                found = self.cron.find_next_occurrence(&next_begin, true).ok()?;
+            }
+            begin = next_begin;
+        }
+        let at = offset.to_timestamp(found).ok()?;
+        Some(Timestamp::from_millis(at.as_millisecond()))
     }
 }
 
@@ -117,7 +144,7 @@ impl FromStr for CronRule {
         let text = fields.join(" ");
         let cron = parser.parse(&text).map_err(|error| InvalidCron::Field(error.to_string()))?;
         match cron.find_next_occurrence(&CYCLE_BEGINS, true) {
-            Ok(first) if first.year() < CYCLE_ENDS => {}
+            Ok(first) if first.year() < CYCLE_BEGINS.year() + CYCLE_YEARS => {}
             _ => return Err(InvalidCron::Never),
         }
         let is_interval = fields[..times].iter().any(|field| field.contains('*'));
@@ -341,6 +368,41 @@ mod tests {
         );
         let hours = times("0 * * * *", NEW_YORK, "2026-11-01T04:30:00Z", 3);
         assert_eq!(hours, ["2026-11-01T05:00Z", "2026-11-01T06:00Z", "2026-11-01T07:00Z"]);
+    }
+
+    #[test]
+    fn an_interval_that_lies_in_the_gap_every_year_never_comes() {
+        let after = "2026-01-31T00:00:00Z";
+        assert!(times("* * 2 * 3 0L", BERLIN, after, 1).is_empty());
+        assert!(times("*/7 30-40 2 * 3 0#2", NEW_YORK, after, 1).is_empty());
+        assert_eq!(times("* * 2 * 3 0L", "UTC", after, 1), ["2026-03-29T02:00Z"]);
+        // In 2030 that is the day on which clocks are put forward, in 2031 it is not.
+        assert_eq!(
+            times("*/30 2 31 3 *", BERLIN, "2029-04-01T00:00:00Z", 2),
+            ["2031-03-31T00:00Z", "2031-03-31T00:30Z"]
+        );
+    }
+
+    #[test]
+    fn an_interval_comes_alike_whatever_is_asked_from() {
+        const QUARTER_MS: u64 = 900_000;
+        let cron: CronRule = "*/15 * * * *".parse().unwrap();
+        for (zone, change) in [
+            (BERLIN, "2026-03-29T01:00:00Z"),
+            (BERLIN, "2026-10-25T01:00:00Z"),
+            (NEW_YORK, "2026-11-01T06:00:00Z"),
+            ("Australia/Lord_Howe", "2026-04-04T15:00:00Z"),
+            ("Australia/Lord_Howe", "2026-10-03T15:30:00Z"),
+        ] {
+            let (zone, change): (Zone, Timestamp) = (zone.parse().unwrap(), change.parse().unwrap());
+            let begin = change.minus_ms(8 * QUARTER_MS);
+            for n in 0..16 {
+                let at = begin.plus_ms(n * QUARTER_MS);
+                for after in [at, at.plus_ms(QUARTER_MS - 1)] {
+                    assert_eq!(cron.next(after, &zone), Some(at.plus_ms(QUARTER_MS)), "{zone:?} {after}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -20,7 +20,9 @@ use super::{CallKey, CallOutcome, Error, IdempotencyKey, Page, Precondition, Que
 use crate::faults;
 use crate::job::schedule::{Overlap, ScheduledJob, Turn};
 use crate::job::spec::check_year;
-use crate::job::{JobSpec, NewJob, Reach, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp};
+use crate::job::{
+    Invalid, JobSpec, NewJob, Reach, Schedule, ScheduleName, ScheduleRule, ScheduleRun, Timestamp,
+};
 use crate::store::audit::along;
 use crate::store::{Answering, Fired, Firing, Keyed, ListedSchedule, Named, Once, Saved, StoreError};
 use crate::telemetry::trace;
@@ -66,6 +68,7 @@ impl Queues {
         precondition: &Precondition,
     ) -> Result<Schedule> {
         self.check_job(&rule.job).await?;
+        self.check_comes(&rule)?;
         let stages = rule.job.then.iter().map(|stage| &stage.queue);
         let new = self.new_queues(stages.chain(std::iter::once(&rule.queue)));
         let queues = self.admit_queues(new).await?;
@@ -309,6 +312,15 @@ impl Queues {
         }
         let run_at = at.plus_ms(rule.job.delay_ms.unwrap_or(0));
         Ok(NewJob { run_at, ..NewJob::new(self.0.ids.next(now), rule.queue.clone(), spec, now) })
+    }
+
+    /// Refuses an interval all of whose times are skipped each time that clocks are put forward.
+    fn check_comes(&self, rule: &ScheduleRule) -> Result<()> {
+        if rule.cron.next(self.now()?, &rule.time_zone).is_some() {
+            return Ok(());
+        }
+        let zone = rule.time_zone.as_str();
+        Err(Invalid::new("/cron", format!("never comes in {zone}: there is no such time on any day")).into())
     }
 
     async fn check_job(&self, job: &ScheduledJob) -> Result<()> {

@@ -143,6 +143,15 @@ pub async fn a_schedule_out_of_range_names_the_field(place: &Place) {
         refused(&answer, 422, "invalid-field");
         assert_eq!(answer.1["pointer"], pointer, "{wrong}: {}", answer.1);
     }
+    // A second of the hour that is skipped on the very day on which it is.
+    let skipped = |zone: &str, paused: bool| {
+        let rule = rule("* * 2 * 3 0L");
+        json!({"cron": rule["cron"], "time_zone": zone, "paused": paused, "queue": "work", "job": rule["job"]})
+    };
+    for paused in [false, true] {
+        invalid(&send(&server, "PUT", "s", None, skipped("Europe/Berlin", paused)).await.answer(), "/cron");
+    }
+    assert_eq!(send(&server, "PUT", "utc", None, skipped("UTC", false)).await.status, 200);
     for field in ["cron", "queue", "job"] {
         let mut body = rule(RARE);
         body.as_object_mut().unwrap().remove(field);
