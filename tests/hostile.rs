@@ -197,6 +197,7 @@ async fn clients_that_leave_at_once_leave_nothing_behind(place: &Place) {
 
 on_every_store! {
     no_extreme_spoils_the_store
+    a_schedule_that_is_years_ahead_comes_in_time_once_it_is_set_again
     a_count_that_no_store_holds_is_refused
     long_lists_of_small_numbers_fit_into_a_job
     a_response_carries_what_it_may_and_at_least_one_job

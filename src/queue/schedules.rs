@@ -146,14 +146,17 @@ impl Queues {
         let seen = found.as_ref().map(|found| found.rev);
         let row = self.row(act_on("schedule.set", found.as_ref(), Some(&rule), name));
         let times = |rule: &ScheduleRule| (rule.cron.clone(), rule.time_zone.clone(), rule.paused);
-        let next_at = match &found {
-            Some(found) if times(&found.rule) == times(&rule) => found.next_at,
-            found => {
-                // An occurrence that has run, by a clock of which this server's estimate lags behind, does not run again.
-                self.0.store.ping().await?;
-                let now = self.now()?;
-                // Those of a clock that was far ahead do not count.
-                let is_near = |run: &&ScheduleRun| !run.manual && run.at <= now.plus_ms(CLOCKS_DIFFER_MS);
+        // An occurrence that has run, by a clock of which this server's estimate lags behind, does not run again.
+        self.0.store.ping().await?;
+        let now = self.now()?;
+        let latest = now.plus_ms(CLOCKS_DIFFER_MS);
+        // What a clock that was far ahead has left does not count: neither its runs, nor what was to come after them.
+        let is_kept =
+            |found: &&Schedule| times(&found.rule) == times(&rule) && found.next_at <= rule.next(latest);
+        let next_at = match found.as_ref().filter(is_kept) {
+            Some(found) => found.next_at,
+            None => {
+                let is_near = |run: &&ScheduleRun| !run.manual && run.at <= latest;
                 let runs = found.iter().flat_map(|found| &found.last_runs).filter(is_near);
                 rule.next(runs.map(|run| run.at).fold(now, Timestamp::max))
             }

@@ -265,3 +265,25 @@ pub async fn spoiled_deliveries_do_not_stop_their_queue(place: &Place) {
     assert_eq!(taken.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(ids[1])]);
     assert!(take().await.is_empty(), "the rate counts again");
 }
+
+/// As it is left by a clock of the store that was ten years ahead.
+pub async fn a_schedule_that_is_years_ahead_comes_in_time_once_it_is_set_again(place: &Place) {
+    const AHEAD_MS: i64 = 315_360_000_000;
+    let mut server = Server::start(&place.url).await;
+    let first = |schedule: &Value| schedule["next_runs"][0].as_str().unwrap().to_owned();
+    let rule = json!({"cron": "0 * * * *", "queue": "timed", "job": {"payload": 1}});
+    let near = first(&put(&server, "/v1/schedules/s", rule.clone()).await);
+    assert!(server.terminate().await.success());
+    if place.url.starts_with("sqlite:") {
+        execute(place, &format!("UPDATE schedules SET next_at = next_at + {AHEAD_MS}"));
+    } else {
+        let ahead = doc! { "$set": { "next_at": { "$add": ["$next_at", AHEAD_MS] } } };
+        let schedules = database(place).await.collection::<Document>("schedules");
+        assert_eq!(schedules.update_many(doc! {}, vec![ahead]).await.unwrap().modified_count, 1);
+    }
+    let server = Server::start(&place.url).await;
+    let far = first(&server.get("/v1/schedules/s").await.1);
+    assert!(far[..4].parse::<u16>().unwrap() >= near[..4].parse::<u16>().unwrap() + 9, "{far}");
+    let again = first(&put(&server, "/v1/schedules/s", rule).await);
+    assert!(again >= near && again < far, "{again}");
+}
