@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Queues;
 use super::history::History;
-use super::meter::{Event, Step};
+use super::meter::{AHEAD_MS, Event, Step};
 use crate::job::tally::EVENTS;
 use crate::job::{QueueName, Tally, Times, Timestamp};
 use crate::store::{Span, StepOfOther, Subject};
@@ -90,11 +90,17 @@ impl<T> Seen<T> {
     /// Returns the steps, with how much of each lies within the last minute, per second of it.
     fn weighed(&self) -> impl Iterator<Item = (f64, &T)> {
         let begin = self.until.millis() - WINDOW_MS;
-        self.steps.iter().map(move |(at, step)| {
+        let steps = self.steps.iter().filter(move |(at, _)| !is_ahead(*at, self.until));
+        steps.map(move |(at, step)| {
             let share = (at.millis() + Span::Step.ms() - begin) as f64 / Span::Step.ms() as f64;
             (share.clamp(0.0, 1.0) * 1000.0 / self.over_ms as f64, step)
         })
     }
+}
+
+/// Whether a step began at a time that is not there yet: the store's clock was set back since.
+fn is_ahead(step: Timestamp, now: Timestamp) -> bool {
+    step.millis() - now.millis() > AHEAD_MS
 }
 
 /// Adds up what happened in one queue.
@@ -178,7 +184,7 @@ impl Others {
         };
         let new: Vec<StepOfOther> = {
             let servers = self.servers();
-            told.into_iter().filter(|told| !knows(&servers, told)).collect()
+            told.into_iter().filter(|told| !is_ahead(told.step.at, now) && !knows(&servers, told)).collect()
         };
         let is_news = !new.is_empty();
         let read: Vec<_> = new.into_iter().map(read_told).collect();
@@ -199,7 +205,7 @@ impl Others {
         }
         let over = now.millis() - WINDOW_MS - HEARD_WITHIN_MS;
         servers.retain(|_, other| {
-            other.steps.retain(|at, _| at.millis() > over);
+            other.steps.retain(|at, _| at.millis() > over && !is_ahead(*at, now));
             !other.steps.is_empty()
         });
         if is_news {
@@ -295,6 +301,7 @@ mod tests {
         // Half of the first step is no longer in the last minute.
         assert_eq!(rate(&[(0, 60), (60_000, 60)], -600_000, 65_000), 1.5);
         assert_eq!(rate(&[(0, 60)], -600_000, 70_000), 0.0);
+        assert_eq!(rate(&[(0, 60), (3_600_000, 60)], -600_000, 15_000), 1.0, "nothing happened in an hour");
     }
 
     #[test]
@@ -343,5 +350,12 @@ mod tests {
         assert_eq!(pushed(85_000), 9.0, "it is silent, and its minute goes on");
         others.note(Vec::new(), at(200_000), &history);
         assert!(others.seen(at(200_000)).is_empty());
+        // The store's clock is set back: what was announced before, and is read again, is of no time.
+        others.note(vec![told(3_600_000, 6)], at(3_611_000), &history);
+        others.take_news();
+        for _ in 0..2 {
+            others.note(vec![told(3_600_000, 6)], at(200_000), &history);
+            assert!(others.seen(at(200_000)).is_empty() && !others.take_news());
+        }
     }
 }

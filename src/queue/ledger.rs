@@ -88,8 +88,8 @@ impl State {
 
     /// Begins another minute, if this is one: what is left of the last one is written.
     fn turn(&mut self, minute: Timestamp, rows: &mut Vec<SeriesRow>) {
-        // Never back: what was written of a minute never changes.
-        if minute > self.minute {
+        // Never back, since what was written of a minute never changes; unless the store's clock was set back.
+        if minute > self.minute || self.minute.millis() - minute.millis() > Span::Minute.ms() {
             self.close(rows);
             self.minute = minute;
         }
@@ -299,6 +299,29 @@ mod tests {
         push(&["e"]);
         ledger.take_over(&meter, at(3610), Vec::new(), true, false);
         assert!(pushed(&ledger.unwritten(&meter, &Subject::Queue("e".parse().unwrap()))) > 0);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_begins_a_minute_of_its_time() {
+        let (meter, ledger) = (Meter::new(10, 1000), Ledger::new(1000));
+        meter.turn(at(7200));
+        let queues: Vec<QueueName> = (0..BUSIEST + 100).map(|n| format!("q{n}").parse().unwrap()).collect();
+        let minutes = |now: i64| {
+            queues.iter().for_each(|queue| meter.notes().count(queue, Event::Pushed));
+            ledger.take_over(&meter, at(now), Vec::new(), false, false);
+            let mut minutes = Vec::new();
+            while let (Some(write), 0) = ledger.next(at(now)) {
+                minutes.extend(write.rows.iter().filter(|row| row.span == Span::Minute).map(|row| row.at));
+                ledger.written(&write);
+            }
+            minutes
+        };
+        assert!(minutes(7210).is_empty());
+        let before = minutes(0);
+        assert!(before.len() >= 100 && before.iter().all(|minute| *minute == at(7200)), "{before:?}");
+        assert!(minutes(10).is_empty());
+        let after = minutes(60);
+        assert!(after.len() >= 100 && after.iter().all(|minute| *minute == at(0)), "{after:?}");
     }
 
     #[test]

@@ -13,6 +13,9 @@ use crate::store::{Span, Subject};
 
 /// For how long steps are kept for the rates: the last minute, and what of one more is still in it.
 const KEPT_MS: i64 = 7 * Span::Step.ms();
+/// So many milliseconds a step may be ahead of the store's clock, which is an estimate. What is further ahead is of a time before that
+/// clock was set back.
+pub(super) const AHEAD_MS: i64 = 2 * Span::Step.ms();
 /// How often at most what happens is made a piece that can be handed out.
 const SEALED_EVERY: Duration = Duration::from_secs(1);
 
@@ -93,15 +96,15 @@ impl State {
         if self.began.is_none() {
             (self.began, self.now.at) = (Some(now), at);
         }
-        // Of the step under way, which may be ahead: the store's clock is an estimate, and can be set back.
-        let end = at.max(self.now.at).plus_ms(Span::Step.ms().unsigned_abs());
-        self.ends = Some(Instant::now() + Duration::from_millis(end.ms_since(now)));
-        if at <= self.now.at {
-            return;
+        let ahead_ms = self.now.at.millis() - at.millis();
+        if ahead_ms < 0 || ahead_ms > AHEAD_MS {
+            self.seal();
+            self.now.at = at;
+            self.began = self.began.map(|began| began.min(now));
+            self.ended.retain(|step| step.at <= at && step.at.millis() > at.millis() - KEPT_MS);
         }
-        self.seal();
-        self.now.at = at;
-        self.ended.retain(|step| step.at.millis() > at.millis() - KEPT_MS);
+        let end = self.now.at.plus_ms(Span::Step.ms().unsigned_abs());
+        self.ends = Some(Instant::now() + Duration::from_millis(end.ms_since(now)));
     }
 
     /// Makes what happened until now a part, unless that was done less than a second ago.
@@ -233,7 +236,7 @@ impl Meter {
             state.seal();
         }
         let under_way = state.now.at;
-        let ended = state.unwritten.iter().take_while(|step| is_last || step.at < under_way).count();
+        let ended = state.unwritten.iter().take_while(|step| is_last || step.at != under_way).count();
         state.unwritten.drain(..ended).collect()
     }
 
@@ -288,6 +291,28 @@ mod tests {
         assert!(meter.take_unwritten(false).is_empty());
         assert_eq!(meter.take_unwritten(true).len(), 1);
         assert!(pushed(&meter.lately_in(Some(&a), at(80))).is_empty(), "it was more than a minute ago");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_begins_a_step_of_its_time() {
+        let meter = Meter::new(10, 10);
+        let a = queue("a");
+        let push = || meter.notes().count(&a, Event::Pushed);
+        assert_eq!(meter.turn(at(3600)), at(3600));
+        push();
+        assert_eq!(meter.turn(at(3585)), at(3600), "estimates differ");
+        push();
+        assert_eq!(pushed(&meter.lately_in(None, at(3585))), [(3600, 2)]);
+        assert_eq!(meter.turn(at(5)), at(5), "it was there from now on at the latest");
+        assert_eq!(pushed(&meter.lately_in(None, at(5))), [(0, 0)]);
+        assert_eq!(meter.take_unwritten(false).len(), 1, "what happened before is written as it was");
+        push();
+        assert_eq!(pushed(&meter.lately_in(Some(&a), at(15))), [(0, 1)]);
+        push();
+        assert_eq!(pushed(&meter.lately_in(Some(&a), at(15))), [(0, 1), (10, 1)]);
+        assert_eq!(meter.take_unwritten(false).len(), 1);
+        assert!(pushed(&meter.lately_in(Some(&a), at(90))).is_empty());
+        assert_eq!(meter.take_unwritten(false).len(), 1);
     }
 
     #[test]
