@@ -15,6 +15,7 @@ use crate::faults;
 use crate::job::bulk::{BulkAction, BulkCursor, BulkState};
 use crate::job::transition::Refusal;
 use crate::job::{Bulk, BulkId, JobId, NewJob, QueueName, Timestamp};
+use crate::queue::bulk::CLOCKS_DIFFER_MS;
 use crate::queue::operations::filter;
 use crate::queue::outcomes::Noted;
 use crate::queue::{Error, Queues, Result, push};
@@ -62,11 +63,12 @@ impl Maintenance {
         let full = self.full_ones();
         let waits_ms = |operation: &Bulk| {
             let pause = full.get(&operation.id).map_or(0, |left| left.as_millis().max(1) as u64);
-            operation.acts_at().ms_since(now).max(pause)
+            ms_until(operation.acts_at(), 0, now).max(pause)
         };
         let mut again_in = open.iter().map(waits_ms).filter(|ms| *ms > 0).min();
         let is_ours = |operation: &Bulk| {
-            let is_free = operation.leased_until.is_none_or(|until| until <= now) || !self.has_peers();
+            let is_leased = operation.leased_until.is_some_and(|until| ms_until(until, LEASE_MS, now) > 0);
+            let is_free = !is_leased || !self.has_peers();
             waits_ms(operation) == 0 && (is_free || operation.runner.as_deref() == Some(&self.runner))
         };
         let mut ours: Vec<Bulk> = open.into_iter().filter(is_ours).collect();
@@ -312,6 +314,12 @@ impl Maintenance {
     }
 }
 
+/// Returns how long it is until then, in milliseconds, which was so many at most when it was stored. Where it is much more, the store's
+/// clock was set back since: nothing is waited for.
+fn ms_until(at: Timestamp, most_ms: u64, now: Timestamp) -> u64 {
+    Some(at.ms_since(now)).filter(|ms| *ms <= most_ms + CLOCKS_DIFFER_MS).unwrap_or(0)
+}
+
 /// What a step is to do.
 struct Chosen {
     effect: BulkEffect,
@@ -423,5 +431,19 @@ impl Notes {
             }
             _ => {} // a step does what it was asked for
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_lies_further_ahead_than_any_is_none() {
+        let now = Timestamp::from_millis(1_000_000_000);
+        let left = |ms: u64| ms_until(now.plus_ms(ms), LEASE_MS, now);
+        assert_eq!([0, 1, LEASE_MS, LEASE_MS + 1000].map(left), [0, 1, LEASE_MS, LEASE_MS + 1000]);
+        assert_eq!(left(3_600_000), 0);
+        assert_eq!(ms_until(now.minus_ms(1), LEASE_MS, now), 0);
     }
 }
