@@ -156,7 +156,8 @@ impl Ledger {
             state.close(&mut first);
         }
         state.turn(Span::Minute.start(now), &mut first);
-        if !first.is_empty() {
+        // Until now it was there, also where nothing happened.
+        if is_last || !first.is_empty() {
             state.waiting.push_back(Arc::new(SeriesWrite { run, rows: first, told: None }));
         }
     }
@@ -299,6 +300,25 @@ mod tests {
         push(&["e"]);
         ledger.take_over(&meter, at(3610), Vec::new(), true, false);
         assert!(pushed(&ledger.unwritten(&meter, &Subject::Queue("e".parse().unwrap()))) > 0);
+    }
+
+    #[test]
+    fn a_server_that_stops_says_that_it_was_there_until_then() {
+        let (meter, ledger) = (Meter::new(10, 1000), Ledger::new(1000));
+        meter.turn(at(0));
+        meter.notes().count(&"a".parse().unwrap(), Event::Pushed);
+        let write = |now: i64, is_last| {
+            ledger.take_over(&meter, at(now), Vec::new(), false, is_last);
+            let mut seen = None;
+            while let (Some(write), 0) = ledger.next(at(now)) {
+                seen = Some((write.run.seen, write.rows.len()));
+                ledger.written(&write);
+            }
+            seen
+        };
+        assert_eq!(write(10, false), Some((at(10), 2)));
+        assert_eq!(write(20, false), None, "nothing happened");
+        assert_eq!(write(1200, true), Some((at(1200), 0)));
     }
 
     #[test]
