@@ -21,6 +21,8 @@ mod large;
 mod leaving;
 #[path = "faults/lost.rs"]
 mod lost;
+#[path = "faults/pruning.rs"]
+mod pruning;
 #[path = "faults/readiness.rs"]
 mod readiness;
 #[path = "faults/set.rs"]
@@ -39,6 +41,7 @@ use keyed::*;
 use large::*;
 use leaving::*;
 use lost::*;
+use pruning::*;
 use readiness::*;
 
 on_one_store! { sqlite:
@@ -82,5 +85,6 @@ on_one_store! { mongo:
     readiness_writes_nothing_under_load
     a_large_reserve_under_semaphores_goes_in_parts
     a_reserve_returns_what_it_won_before_a_part_that_does_not_end
+    many_small_batches_that_are_overdue_hold_up_nothing_else
     the_removal_of_a_worker_goes_on_behind_a_step_that_does_not_end
 }

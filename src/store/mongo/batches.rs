@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReturnDocument;
+use tokio::time::Instant;
 
 use crate::job::batch::{End, Endings, Finish, counted};
 use crate::job::push::Room;
@@ -146,6 +147,8 @@ pub struct Counted<'a> {
     finishes: Vec<&'a Finish>,
 }
 
+/// So many batches are forgotten together at most.
+const PRUNED_TOGETHER: u64 = 100;
 /// What is read of a batch that is only counted.
 const COUNTED: [&str; 9] =
     ["sealed", "pending", "done", "dead", "cancelled", "created_at", "finished_at", "purge_at", "callback"];
@@ -393,48 +396,62 @@ fn results_after(batch: &BatchId, after: Option<&JobId>) -> Document {
     doc! { "_id": { "$gt": behind, "$lt": format!("{batch}0") } }
 }
 
-/// Forgets up to `limit` results and batches whose time has passed. Results go first, so that none is ever left
-/// without its batch.
+/// Forgets up to `limit` results and batches whose time has passed, for half as long as a verb may take: the next call goes on.
 pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
-    let (batches, kept) = (mongo.collection(BATCHES).await?, mongo.collection(BATCH_RESULTS).await?);
-    let (limit, now) = (limit as u64, date(mongo.now()?));
-    let mut forgotten = 0;
-    while forgotten < limit {
-        let over = batches.find_one(doc! { "purge_at": { "$lte": now } }).sort(doc! { "purge_at": 1 });
-        let over = over.projection(doc! { "_id": 1 }).await.map_err(fault)?;
-        let Some(batch) = over else { break };
-        let Ok(id) = Row(&batch).text::<BatchId>("_id") else {
-            // Another program's; nothing belongs to it.
-            let database = mongo.connection.database().await?;
-            write_raw(database, deletion(BATCHES, batch.by_id()?)).await?;
-            forgotten += 1;
-            continue;
-        };
-        let most = usize::try_from(limit - forgotten).unwrap_or(usize::MAX);
-        let find = kept.find(results_after(&id, None)).sort(doc! { "_id": 1 }).projection(doc! { "_id": 1 });
-        let find = find.limit(i64::try_from(most).unwrap_or(i64::MAX));
-        let over: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
-        if !over.is_empty() {
-            let ids: Vec<&str> = over.iter().filter_map(|result| result.get_str("_id").ok()).collect();
-            // By their range also those whose ids cannot be read.
-            let all = over.len() < most;
-            let gone = if all {
-                results_after(&id, None)
-            } else {
-                doc! { "_id": { "$in": ids } }
-            };
-            let deleted = kept.delete_many(gone).await.map_err(fault)?.deleted_count;
-            if deleted == 0 {
-                break; // none that can be named, at the beginning of too many: they must not hold up the task for ever
-            }
-            forgotten += deleted;
-        }
-        if over.len() < most {
-            batches.delete_one(doc! { "_id": id.as_str() }).await.map_err(fault)?;
-            forgotten += 1;
+    let end = Instant::now() + mongo.connection.deadline() / 2;
+    let (limit, mut forgotten) = (limit as u64, 0);
+    while forgotten < limit && Instant::now() < end {
+        match prune_together(mongo, limit - forgotten).await? {
+            0 => break,
+            some => forgotten += some,
         }
     }
     Ok(forgotten)
+}
+
+/// Forgets some of them, however small each batch is in a few commands. Results go first, so that none is ever left without its batch.
+async fn prune_together(mongo: &Mongo, limit: u64) -> Result<u64> {
+    let (batches, kept) = (mongo.collection(BATCHES).await?, mongo.collection(BATCH_RESULTS).await?);
+    let at_most = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let over = batches.find(doc! { "purge_at": { "$lte": date(mongo.now()?) } }).sort(doc! { "purge_at": 1 });
+    let over = over.projection(doc! { "_id": 1 }).limit(at_most(limit.min(PRUNED_TOGETHER)));
+    let over: Vec<Stored> = over.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    let (mut ids, mut gone): (Vec<BatchId>, u64) = (Vec::new(), 0);
+    for batch in over {
+        match Row(&batch).text("_id") {
+            Ok(id) => ids.push(id),
+            Err(_) => {
+                // Another program's; nothing belongs to it.
+                let database = mongo.connection.database().await?;
+                gone += write_raw(database, deletion(BATCHES, batch.by_id()?)).await?;
+            }
+        }
+    }
+    if ids.is_empty() {
+        return Ok(gone);
+    }
+    let of_all = doc! { "$or": ids.iter().map(|id| results_after(id, None)).collect::<Vec<_>>() };
+    let most = limit.saturating_sub(gone);
+    let found = kept.find(of_all.clone()).sort(doc! { "_id": 1 }).projection(doc! { "_id": 1 });
+    let found = found.limit(at_most(most)).await.map_err(fault)?;
+    let results: Vec<Stored> = found.try_collect().await.map_err(fault)?;
+    let are_all = (results.len() as u64) < most;
+    if !results.is_empty() {
+        let named: Vec<&str> = results.iter().filter_map(|result| result.get_str("_id").ok()).collect();
+        // By their ranges also those whose ids cannot be read. Where none of too many can be named, they are left.
+        let these = if are_all {
+            of_all
+        } else {
+            doc! { "_id": { "$in": named } }
+        };
+        gone += kept.delete_many(these).await.map_err(fault)?.deleted_count;
+    }
+    if are_all {
+        ids.truncate(usize::try_from(limit.saturating_sub(gone)).unwrap_or(usize::MAX));
+        let ids: Vec<&str> = ids.iter().map(BatchId::as_str).collect();
+        gone += batches.delete_many(doc! { "_id": { "$in": ids } }).await.map_err(fault)?.deleted_count;
+    }
+    Ok(gone)
 }
 
 async fn import(mongo: &Mongo, batch: &Batch, results: &[BatchResult]) -> Result<bool> {

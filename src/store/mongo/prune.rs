@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use futures::TryStreamExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, TryStreamExt as _};
 use mongodb::bson::{Document, doc};
 
 use crate::job::{QueueName, State};
@@ -21,16 +22,30 @@ use crate::store::mongo::stored::Stored;
 use crate::store::prune::{KEY_CHECKED_AGAIN_MS, holding, purged};
 use crate::store::{Result, Store as _};
 
-/// Forgets up to `limit` records and returns how many. Each step has a deadline of its own.
+/// Forgets up to this many records of a kind, and returns how many.
+type Prune = for<'a> fn(&'a Mongo, usize) -> BoxFuture<'a, Result<u64>>;
+
+/// The kinds, in the order in which they are forgotten.
+const KINDS: [Prune; 5] = [
+    |mongo, limit| prune_keys(mongo, limit).boxed(),
+    |mongo, limit| prune_jobs(mongo, limit).boxed(),
+    |mongo, limit| batches::prune(mongo, limit).boxed(),
+    |mongo, limit| operations::prune(mongo, limit).boxed(),
+    |mongo, limit| audit::prune(mongo, limit).boxed(),
+];
+
+/// Forgets up to `limit` records and returns how many. Each kind has a deadline of its own, and one that fails keeps none of the others
+/// from being forgotten.
 pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
-    let left = |forgotten: u64| limit.saturating_sub(usize::try_from(forgotten).unwrap_or(limit));
-    let connection = &mongo.connection;
-    let mut forgotten = connection.within(prune_keys(mongo, limit)).await?;
-    forgotten += connection.within(prune_jobs(mongo, left(forgotten))).await?;
-    forgotten += connection.within(batches::prune(mongo, left(forgotten))).await?;
-    forgotten += connection.within(operations::prune(mongo, left(forgotten))).await?;
-    forgotten += connection.within(audit::prune(mongo, left(forgotten))).await?;
-    Ok(forgotten)
+    let (mut forgotten, mut failed) = (0_u64, Ok(()));
+    for kind in KINDS {
+        let left = limit.saturating_sub(usize::try_from(forgotten).unwrap_or(limit));
+        match mongo.connection.within(kind(mongo, left)).await {
+            Ok(count) => forgotten += count,
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    failed.map(|()| forgotten)
 }
 
 /// Forgets up to `limit` jobs, those first whose time passed first, and returns how many.
