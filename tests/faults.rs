@@ -85,6 +85,7 @@ on_one_store! { mongo:
     readiness_writes_nothing_under_load
     a_large_reserve_under_semaphores_goes_in_parts
     a_reserve_returns_what_it_won_before_a_part_that_does_not_end
+    a_part_of_a_claim_that_lands_later_is_given_back_as_well
     many_small_batches_that_are_overdue_hold_up_nothing_else
     the_removal_of_a_worker_goes_on_behind_a_step_that_does_not_end
 }

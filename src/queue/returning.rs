@@ -1,5 +1,6 @@
 //! Giving back jobs that their client did not receive.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::Queues;
@@ -11,6 +12,8 @@ use crate::store::{self, Change, Denied};
 
 /// How many times giving back is retried while the store is away; after that the leases run out.
 const GIVE_BACK_TRIES: u32 = 30;
+/// After so many looks in a row that find nothing more no command of a claim is on its way any more.
+const EMPTY_QUERIES: u32 = 3;
 
 impl Queues {
     /// Begins to [give back](Self::give_back) jobs. A server that stops [waits](Self::returned) for that.
@@ -75,20 +78,28 @@ impl Queues {
         }
     }
 
-    /// Finds what a claim of unknown outcome has won, by its token, and gives it back; see [`Self::give_back`].
+    /// Finds what a claim of unknown outcome has won, by its token, and gives it back; see [`Self::give_back`]. A claim may be several
+    /// commands, of which the later ones can still be on their way: it ends once nothing more was found for some seconds.
     pub(super) fn recover(&self, queue: QueueName, claim: Claim, unless_seen: bool) {
         let this = self.clone();
         self.0.returning.spawn(async move {
-            let mut empty_queries = 0;
+            let (mut given_back, mut empty_queries) = (HashSet::new(), 0);
             for _ in 0..GIVE_BACK_TRIES {
                 // First the pause: a command that is still on its way must have arrived.
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 faults::point("delivery.recover").await;
                 match this.0.store.held(std::slice::from_ref(&queue), &claim).await {
-                    Ok(jobs) if !jobs.is_empty() || empty_queries == 2 => {
-                        return this.give_back(jobs, unless_seen).await;
+                    Ok(mut jobs) => {
+                        // What a repeat has handed out is still held.
+                        jobs.retain(|job| given_back.insert(job.meta.id.clone()));
+                        empty_queries = if jobs.is_empty() { empty_queries + 1 } else { 0 };
+                        if empty_queries == EMPTY_QUERIES {
+                            return;
+                        }
+                        if !jobs.is_empty() {
+                            this.clone().give_back(jobs, unless_seen).await;
+                        }
                     }
-                    Ok(_) => empty_queries += 1,
                     Err(error) => {
                         tracing::debug!(error = %store::chain(&error), "claim not recovered yet")
                     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::common::fleet::push_many;
 use crate::common::proxy::{Fault, Placed};
-use crate::common::server::Place;
+use crate::common::server::{Place, until};
 use crate::world::{LONG_MS, Pair};
 
 /// How many jobs one transaction concerns at most.
@@ -61,6 +61,40 @@ pub async fn a_reserve_returns_what_it_won_before_a_part_that_does_not_end(place
         let (status, extended) = near.settle(job, "extend", json!({})).await;
         assert_eq!(status, 200, "{extended}");
     }
+}
+
+pub async fn a_part_of_a_claim_that_lands_later_is_given_back_as_well(place: &Place) {
+    const JOBS: usize = 250;
+    let points = tempfile::tempdir().unwrap();
+    let file = |name: &str| points.path().join(name);
+    let variables = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let Pair { proxy, far, near } = Pair::start_with(place, &variables).await;
+    assert_eq!(far.send(Method::PUT, "/v1/semaphores/s", Some(json!({"capacity": 10_000}))).await.0, 200);
+    push_many(&far, "work", JOBS, json!({"semaphores": ["s"]})).await;
+    std::fs::write(file("delivery.give_back"), "pause").unwrap();
+    let first = proxy.next("commitTransaction", "", Fault::HoldBefore);
+    let ask = json!({"count": 1000, "lease_ms": LONG_MS});
+    let (answer, second) = tokio::join!(far.post("/v1/queues/work/reserve", ask), async {
+        first.met().await;
+        let second = proxy.next("commitTransaction", "", Fault::HoldBefore);
+        first.release();
+        second.met().await;
+        second
+    });
+    assert_eq!(answer.0, 503, "{}", answer.1);
+    // The first part is found, and is about to be given back, when the second one lands.
+    let met = file("delivery.give_back.met");
+    until("the first part is found", || async { met.exists() }).await;
+    let held = || async {
+        let (status, page) = near.get("/v1/queues/work/jobs?state=reserved&limit=1000").await;
+        assert_eq!(status, 200, "{page}");
+        page["jobs"].as_array().unwrap().len()
+    };
+    assert_eq!(held().await, TOGETHER);
+    second.release();
+    until("the second part has landed", || async { held().await == 2 * TOGETHER }).await;
+    std::fs::write(file("delivery.give_back.go"), "").unwrap();
+    until("all of them are given back", || async { held().await == 0 }).await;
 }
 
 pub async fn the_removal_of_a_worker_goes_on_behind_a_step_that_does_not_end(place: &Place) {
