@@ -19,7 +19,9 @@ use backup::restores::{
     two_restores_at_once_are_kept_apart, what_a_restore_sent_before_it_was_taken_over_is_not_stored,
 };
 use backup::spoiled::a_job_that_cannot_be_read_is_restored_dead;
-use backup::whole::{a_backup_shows_one_moment, everything_comes_back};
+use backup::whole::{
+    a_backup_shows_one_moment, everything_comes_back, what_was_asked_for_is_kept_however_deep_it_is_nested,
+};
 
 /// One list of cases, each an `async fn(&Place, &Place)`, as a module of tests for a pair of stores.
 macro_rules! from_to {
@@ -54,5 +56,5 @@ from_to! { mongo_to_sqlite, mongo, sqlite: everything_comes_back a_job_that_cann
 from_to! { sqlite_to_mongo, sqlite, mongo: everything_comes_back a_job_that_cannot_be_read_is_restored_dead an_interrupted_restore_is_completed an_operation_is_not_begun_again an_operation_goes_on_after_a_restore }
 from_to! { sqlite_to_sqlite, sqlite, sqlite: everything_comes_back }
 from_to! { mongo_to_mongo, mongo, mongo: everything_comes_back two_restores_at_once_are_kept_apart what_a_restore_sent_before_it_was_taken_over_is_not_stored }
-on_one_home! { mongo: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused an_older_store_is_left_as_it_is }
-on_one_home! { sqlite: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused an_older_store_is_left_as_it_is }
+on_one_home! { mongo: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused an_older_store_is_left_as_it_is what_was_asked_for_is_kept_however_deep_it_is_nested }
+on_one_home! { sqlite: a_backup_shows_one_moment a_store_that_is_not_empty_is_refused an_older_store_is_left_as_it_is what_was_asked_for_is_kept_however_deep_it_is_nested }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobId, Meta, QueueName, Timestamp};
+use super::{JobId, Meta, Payload, QueueName, Timestamp};
 
 /// What an act may be.
 pub const ACTS: [&str; 29] = [
@@ -69,11 +69,14 @@ pub struct AuditRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affected: Option<u64>,
     /// What it was before.
+    // As JSON text, like `after`: what was asked for may be nested deeper than a parser that recurses can read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<serde_json::Value>,
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub before: Option<Payload>,
     /// What it is from then on, or what was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<serde_json::Value>,
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub after: Option<Payload>,
 }
 
 impl AuditRow {
@@ -83,9 +86,16 @@ impl AuditRow {
     }
 }
 
+/// Returns something as it is shown in a row.
+pub fn shown(value: &impl Serialize) -> Option<Payload> {
+    Payload::from_canonical(serde_json::to_string(value).ok()?).ok()
+}
+
 /// Returns what a row shows of a job: where it is and when it is delivered, and nothing that its producer wrote.
-pub fn shown_job(job: &Meta, now: Timestamp) -> serde_json::Value {
+pub fn shown_job(job: &Meta, now: Timestamp) -> Option<Payload> {
     let Meta { queue, priority, run_at, attempts, .. } = job;
     let state = job.visible(now).as_str();
-    serde_json::json!({ "queue": queue, "state": state, "attempt": attempts, "priority": priority, "run_at": run_at })
+    shown(&serde_json::json!({
+        "queue": queue, "state": state, "attempt": attempts, "priority": priority, "run_at": run_at,
+    }))
 }

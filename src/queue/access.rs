@@ -15,7 +15,7 @@ use super::key_limits::{Permit, Usage};
 use super::{Error, Queues, Result};
 use crate::job::access::{CONCURRENT_MAX, EXPIRY_MAX_MS};
 use crate::job::{
-    ApiKey, ApiKeyId, ApiKeyName, QueuePattern, Rate, Scope, SecretHash, StoredKeyId, Timestamp,
+    ApiKey, ApiKeyId, ApiKeyName, Payload, QueuePattern, Rate, Scope, SecretHash, StoredKeyId, Timestamp,
 };
 use crate::store::audit::along;
 use crate::store::{StoreError, StoredKeys};
@@ -67,7 +67,7 @@ pub struct FreshKey {
 }
 
 /// Returns what is remembered of a key in the audit: nothing by which it could be guessed.
-fn of_key(key: &ApiKey) -> Option<serde_json::Value> {
+fn of_key(key: &ApiKey) -> Option<Payload> {
     let ApiKey { name, scopes, queues, expires_at, rate, max_concurrent, .. } = key;
     shown(&json!({
         "name": name.as_str(),

@@ -4,11 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::Serialize;
-
 use super::Queues;
-use crate::job::QueueName;
 use crate::job::audit::ACTS;
+pub(super) use crate::job::audit::shown;
+use crate::job::{Payload, QueueName};
 use crate::store::AuditRow;
 use crate::store::audit::{Entry, along, row};
 use crate::telemetry::trace;
@@ -64,14 +63,9 @@ pub(super) struct Act<'a> {
     /// The queue that it is about.
     pub queue: Option<&'a QueueName>,
     /// What that was before.
-    pub before: Option<serde_json::Value>,
+    pub before: Option<Payload>,
     /// What it is from then on, or what was asked for.
-    pub after: Option<serde_json::Value>,
-}
-
-/// Returns something as it is shown in a row.
-pub(super) fn shown(value: &impl Serialize) -> Option<serde_json::Value> {
-    serde_json::to_value(value).ok()
+    pub after: Option<Payload>,
 }
 
 impl Queues {

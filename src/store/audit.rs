@@ -10,13 +10,13 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Result;
 pub use crate::job::audit::AuditRow;
-use crate::job::audit::shown_job;
+use crate::job::audit::{shown, shown_job};
 use crate::job::transition::Next;
-use crate::job::{JobId, Meta, QueueName, Timestamp};
+use crate::job::{JobId, Meta, Payload, QueueName, Timestamp};
 
 /// How many rows are kept at most.
 pub const ROWS_MAX: usize = 100_000;
@@ -143,25 +143,25 @@ impl Recording {
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
     /// What it was before.
-    pub before: Option<Value>,
+    pub before: Option<Payload>,
     /// What it is from then on.
-    pub after: Option<Value>,
+    pub after: Option<Payload>,
 }
 
 impl Seen {
     /// What becomes of a job.
     pub fn of_job(before: &Meta, next: &Next, now: Timestamp) -> Self {
         let after = match next {
-            Next::Write { meta, .. } => Some(shown_job(meta, now)),
+            Next::Write { meta, .. } => shown_job(meta, now),
             Next::Keep | Next::Delete => None,
         };
-        Self { before: Some(shown_job(before, now)), after }
+        Self { before: shown_job(before, now), after }
     }
 
     /// How many may hold a semaphore, where there is one.
     pub fn of_semaphore(before: Option<u64>, after: Option<u64>) -> Self {
-        let shown = |capacity| json!({ "capacity": capacity });
-        Self { before: before.map(shown), after: after.map(shown) }
+        let shown = |capacity: u64| shown(&json!({ "capacity": capacity }));
+        Self { before: before.and_then(shown), after: after.and_then(shown) }
     }
 }
 

@@ -219,3 +219,29 @@ fn is_one_moment(lines: &[String], chains: u64) {
     }
     assert!(!batches.is_empty());
 }
+
+/// The audit has it as it is, and so has a backup.
+pub async fn what_was_asked_for_is_kept_however_deep_it_is_nested(place: &Place) {
+    let folder = Folder::new();
+    let file = folder.file("all.jsonl");
+    let mut server = Server::start(&place.url).await;
+    let nested = [124, 127, 500].map(|depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth)));
+    for deep in &nested {
+        let filter = format!(r#"{{"queue":"q","state":"dead","payload":{{"a":{deep}}}}}"#);
+        let body = format!(r#"{{"filter":{filter},"action":"retry"}}"#);
+        let call = server.http.post(format!("{}/v1/operations", server.base));
+        let answer = call.header("content-type", "application/json").body(body).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 202, "{}", answer.text().await.unwrap());
+    }
+    let call = server.http.get(format!("{}/v1/audit?what=operation.begin", server.base));
+    let audit = call.send().await.unwrap().text().await.unwrap();
+    assert!(server.terminate().await.success());
+    export(place, &file).await;
+    let rows: Vec<String> =
+        lines(&file).into_iter().filter(|line| line.contains("\"operation.begin\"")).collect();
+    assert_eq!(rows.len(), nested.len(), "{rows:?}");
+    for deep in nested {
+        let kept = format!("\"payload\":{{\"a\":{deep}}}");
+        assert!(audit.contains(&kept) && rows.iter().any(|row| row.contains(&kept)), "{kept}: {audit}");
+    }
+}

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use tailback::job::audit::AuditRow;
+use tailback::job::audit::{AuditRow, shown};
 use tailback::job::bulk::{BulkAction, BulkFilter, BulkIntent, BulkState};
 use tailback::job::state::{State, Visible};
 use tailback::job::transition::{Back, Edit, Fate, Operation, Refusal};
-use tailback::job::{Bulk, BulkId, IdSource, JobId, NewJob, Reach, Rules, SemaphoreName, Timestamp, When};
+use tailback::job::{
+    Bulk, BulkId, IdSource, JobId, NewJob, Payload, Reach, Rules, SemaphoreName, Timestamp, When,
+};
 use tailback::store::audit::along;
 use tailback::store::{
     AuditFilter, BegunBy, BulkDone, BulkEffect, BulkStep, Denied, Expected, KeyedCall, Pushed, Recalled,
@@ -256,7 +258,7 @@ fn row(ids: &IdSource, store: &dyn Store, what: &str, on: &str) -> AuditRow {
         queue: Some(queue(on)),
         affected: None,
         before: None,
-        after: Some(serde_json::json!({"paused": true, "of": [1, "two", null]})),
+        after: shown(&serde_json::json!({"paused": true, "of": [1, "two", null]})),
     }
 }
 
@@ -303,8 +305,10 @@ pub async fn an_act_and_its_row_are_one(store: &dyn Store) {
     // The store says what there was before and after.
     let said = |row: &AuditRow| AuditRow { before: None, after: retried.after.clone(), ..row.clone() };
     assert_eq!(kept.iter().map(said).collect::<Vec<_>>(), std::slice::from_ref(&retried));
-    let state = |seen: &Option<serde_json::Value>| seen.as_ref().map(|seen| seen["state"].clone());
-    assert_eq!((state(&kept[0].before), state(&kept[0].after)), (Some("dead".into()), Some("ready".into())));
+    let is = |seen: &Option<Payload>, state: &str| {
+        seen.as_ref().is_some_and(|seen| seen.as_str().contains(&format!("\"state\":\"{state}\"")))
+    };
+    assert!(is(&kept[0].before, "dead") && is(&kept[0].after, "ready"), "{kept:?}");
     assert_eq!(state_of(store, &dead.meta.id).await, Some(State::Ready));
     // What does not happen leaves none.
     let refused = row(&ids, store, "job.retry", "q");
@@ -383,7 +387,7 @@ pub async fn settings_semaphores_and_operations_have_rows(store: &dyn Store) {
     let again = row(&ids, store, "operation.cancel", "one");
     assert!(!store.save_operation(&over, one.rev, Some(&again)).await.unwrap());
     // The store says what there was before.
-    let two = Some(serde_json::json!({"capacity": 2}));
+    let two = shown(&serde_json::json!({"capacity": 2}));
     let (saved, removed) = (AuditRow { after: two.clone(), ..saved }, AuditRow { before: two, ..removed });
     assert_eq!(all_rows(store).await, [cancelled, begun, removed, saved, set]);
 }
