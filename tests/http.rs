@@ -345,7 +345,7 @@ on_every_store! {
     a_purge_takes_one_state_away
     a_purge_takes_what_is_older
     a_purge_goes_on_until_nothing_is_left
-    a_purge_leaves_what_was_blocked
+    a_purge_leaves_what_was_blocked a_purge_leaves_the_callback_that_it_causes
     a_redrive_revives_the_queues_own_dead
     a_redrive_returns_dead_letters_to_where_they_died
     a_letter_that_died_again_is_redriven_once_and_home

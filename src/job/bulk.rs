@@ -252,7 +252,15 @@ fn was_there(job: &Meta, began: Timestamp) -> bool {
     let has_ended = matches!(job.state, State::Done | State::Dead);
     let ended = job.finished_at.filter(|_| has_ended);
     let came = job.trail.last().map(|step| step.at);
-    job.created_at < began && [ended, came].into_iter().flatten().all(|at| at < began)
+    job.created_at < began
+        && !is_new_callback(job, began.minus_ms(CLOCKS_DIFFER_MS))
+        && [ended, came].into_iter().flatten().all(|at| at < began)
+}
+
+/// Whether the job is the callback of a batch that has ended since then, when an operation was asked for, or a call was made: that may
+/// have ended the batch itself. The id of a callback is as old as its batch.
+pub fn is_new_callback(job: &Meta, asked_at: Timestamp) -> bool {
+    job.created_at >= asked_at && job.id < JobId::first_of(job.created_at)
 }
 
 fn is_since(at: Option<Timestamp>, began: Timestamp) -> bool {

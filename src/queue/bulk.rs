@@ -11,7 +11,7 @@ use super::audit::{Act, shown};
 use super::keyed::StepDone;
 use super::rest::{Call, Part, Remembered, Rest};
 use super::{CallKey, Error, Queues, Result, push};
-use crate::job::bulk::{BulkAction, BulkCursor, BulkFilter};
+use crate::job::bulk::{BulkAction, BulkCursor, BulkFilter, is_new_callback};
 use crate::job::transition::Operation;
 use crate::job::{
     BulkId, Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, QueuePattern, Reach, Scope, Span, State,
@@ -73,14 +73,16 @@ impl Queues {
             let group = meta.group.as_ref().filter(|_| waits && meta.turn.is_some());
             group.is_some_and(|group| !groups.insert(group.clone()))
         };
+        let now = self.now()?;
         let purge = |job: &ListedJob| {
-            let stays = job.as_ref().is_ok_and(|job| was_blocked(&job.meta));
+            let stays =
+                job.as_ref().is_ok_and(|job| was_blocked(&job.meta) || is_new_callback(&job.meta, now));
             (!stays).then(|| Operation::Purge { within: within.clone(), states: vec![state] })
         };
         let after = shown(&json!({"state": state, "before": before}));
         let (what, on) = ("queue.purge", queue.as_str());
         let row = self.counting_row(Act { what, on, queue: Some(queue), before: None, after });
-        let mut call = Call::new(BulkAction::Delete, self.now()?, None).recorded(row);
+        let mut call = Call::new(BulkAction::Delete, now, None).recorded(row);
         let ask = Search { newest_first: true, with_contents: false, ..Search::new(filter, STEP) };
         let part = self.each(&mut call, ask, None, purge).await?;
         let Part::Behind { last, operation } = part else { return Ok(call.over()) };
@@ -152,8 +154,14 @@ impl Queues {
             .recorded(self.counting_row(act))
             .leaving_nothing();
         let ask = Search { with_contents: false, ..Search::new(Filter::all(queue.clone()), STEP) };
-        self.each(&mut call, ask, Some(most), cancel).await?;
-        Ok(call.affected)
+        loop {
+            let before = call.affected;
+            self.each(&mut call, ask.clone(), Some(most), cancel).await?;
+            // The end of a batch may have pushed its callback, whose id is older than those of its jobs.
+            if call.affected == before {
+                return Ok(call.affected);
+            }
+        }
     }
 
     /// Applies an operation to each job that is asked for and that there is one for, `limit` of them over the whole call; a job whose

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use reqwest::Method;
+
 use super::support::*;
 use crate::common::fleet::{Tally, fleet, push_many};
 
@@ -117,6 +119,35 @@ pub async fn a_purge_leaves_what_was_blocked(place: &Place) {
         assert_eq!(affected(&server, state, "purge", purge).await, 2, "{state}");
         assert_eq!(affected(&server, state, "purge", json!({"state": "blocked"})).await, 2);
         assert_eq!(count(&server, state, state).await, 2, "{state}");
+    }
+}
+
+/// A callback has an older id than the jobs of its batch, and was not there before the last of them was removed.
+pub async fn a_purge_leaves_the_callback_that_it_causes(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let callback = |queue: &str| json!({"queue": queue, "payload": "end"});
+    for (queue, is_deleted) in [("mail", false), ("gone", true)] {
+        let open = json!({"sealed": false, "on_finished": callback(queue)});
+        let (status, batch) = server.post("/v1/batches", open).await;
+        assert_eq!(status, 201, "{batch}");
+        let path = format!("/v1/batches/{}", id(&batch));
+        let jobs = json!({"jobs": [{"queue": queue, "payload": 1}]});
+        let (status, added) = server.post(&format!("{path}/jobs"), jobs).await;
+        assert_eq!(status, 200, "{added}");
+        assert_eq!(server.post(&format!("{path}/seal"), json!({})).await.0, 200);
+        if is_deleted {
+            let (status, told) =
+                server.send(Method::DELETE, &format!("/v1/queues/{queue}?force=true"), None).await;
+            assert_eq!(status, 200, "{told}");
+            assert_eq!(count(&server, queue, "ready").await, 0, "all that is there goes with the queue");
+            continue;
+        }
+        let purge = json!({"state": "ready"});
+        assert_eq!(affected(&server, queue, "purge", purge.clone()).await, 1);
+        let waiting = server.get(&format!("/v1/queues/{queue}/jobs")).await.1;
+        assert_eq!(waiting["jobs"][0]["payload"], "end", "{waiting}");
+        later_than(&server, waiting["jobs"][0]["created_at"].as_str().unwrap()).await;
+        assert_eq!(affected(&server, queue, "purge", purge).await, 1, "it was there before");
     }
 }
 

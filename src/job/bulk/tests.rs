@@ -158,3 +158,17 @@ fn a_state_that_a_job_came_to_since_it_began_is_not_meant() {
         assert_eq!(purge.operation(&unblocked, at(20)).is_some(), is_meant, "{states}");
     }
 }
+
+/// The id of a callback is as old as its batch.
+#[test]
+fn the_callback_of_a_batch_that_the_call_has_ended_was_not_there() {
+    let of = |id: JobId, created_at: i64| {
+        let spec = JobSpec::new(Payload::parse("1").unwrap());
+        NewJob::new(id, "q".parse().unwrap(), spec, at(created_at)).into_job().meta
+    };
+    let asked_at = 10_000;
+    let was_there = |job: &Meta| was_there(job, at(asked_at).plus_ms(CLOCKS_DIFFER_MS));
+    assert!(!was_there(&of(JobId::first_of(at(5000)), asked_at)));
+    assert!(was_there(&of(JobId::first_of(at(5000)), asked_at - 1)), "the batch had ended before");
+    assert!(was_there(&of(JobId::first_of(at(asked_at)), asked_at)), "the clocks may differ");
+}
