@@ -91,6 +91,7 @@ on_every_store! {
     a_dry_run_changes_nothing
     a_repeat_finds_its_operation_among_many
     a_whole_group_is_deleted_by_its_states
+    all_that_were_blocked_are_meant_by_their_state
     a_delete_whose_jobs_are_gone_is_not_refused
     a_replay_leaves_out_what_needs_a_semaphore_that_is_gone
     a_pop_that_waits_keeps_no_job_from_a_reserve
