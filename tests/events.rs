@@ -283,6 +283,25 @@ async fn a_lost_worker_is_told(place: &Place) {
 /// A server that needs keys, and a key for these queues.
 async fn locked(place: &Place, queues: &[&str], more: &[(&str, &str)]) -> (Server, String, String) {
     let environment = [&[("TAILBACK_AUTH__ADMIN_KEY", ADMIN)], more].concat();
+async fn a_worker_that_was_lost_while_a_client_was_away_is_told(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let mut client = Client::follow(&server, "", None, None).await;
+    client.until_known().await;
+    let id = client.id.clone();
+    drop(client);
+    let job = server.push("mail", json!({"payload": 1})).await;
+    assert_eq!(server.reserve("mail", json!({"worker": "w7", "lease_ms": 600_000})).await.len(), 1);
+    let heartbeat = json!({"timeout_ms": 1000});
+    assert_eq!(server.post("/v1/workers/w7/heartbeat", heartbeat).await.0, 200);
+    until("the worker is lost", || async {
+        server.get(&format!("/v1/jobs/{job}")).await.1["state"] == "ready"
+    })
+    .await;
+    let mut back = Client::follow(&server, "", None, Some(&id)).await;
+    back.until("it is told", |it| it.has("worker_lost", "")).await;
+    assert_eq!(back.snapshots, 0);
+}
+
     let server = Server::start_with(&place.url, &environment).await;
     let body = json!({"name": "k", "scopes": ["read", "push"], "queues": queues});
     let made =
@@ -426,3 +445,4 @@ mod several {
         place.clear().await;
     }
 }
+    a_worker_that_was_lost_while_a_client_was_away_is_told

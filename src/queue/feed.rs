@@ -87,11 +87,9 @@ impl Feed {
         }
     }
 
-    /// Notes that a worker was lost, if anybody follows.
+    /// Notes that a worker was lost, also while none follows: one that comes back learns what has happened meanwhile.
     pub fn note_lost(&self, worker: &WorkerName) {
-        if !lock(&self.following).callers.is_empty() {
-            lock(&self.picture).note(Happening::WorkerLost(worker.clone()));
-        }
+        lock(&self.picture).note(Happening::WorkerLost(worker.clone()));
     }
 
     /// Returns whether the task that reads is to go on; if not, another one may begin.
