@@ -106,7 +106,10 @@ impl Client {
                 self.snapshots += 1;
                 self.left_out = data["left_out"].as_u64().unwrap_or(0);
             }
-            "changes" => self.changes += 1,
+            "changes" => {
+                self.changes += 1;
+                self.left_out = data["left_out"].as_u64().unwrap_or(self.left_out);
+            }
             other => panic!("{other}"),
         }
         for queue in named {
@@ -280,9 +283,6 @@ async fn a_lost_worker_is_told(place: &Place) {
     assert!(client.happened.iter().any(|it| it["worker"] == "w7"));
 }
 
-/// A server that needs keys, and a key for these queues.
-async fn locked(place: &Place, queues: &[&str], more: &[(&str, &str)]) -> (Server, String, String) {
-    let environment = [&[("TAILBACK_AUTH__ADMIN_KEY", ADMIN)], more].concat();
 async fn a_worker_that_was_lost_while_a_client_was_away_is_told(place: &Place) {
     let server = Server::start(&place.url).await;
     let mut client = Client::follow(&server, "", None, None).await;
@@ -302,6 +302,9 @@ async fn a_worker_that_was_lost_while_a_client_was_away_is_told(place: &Place) {
     assert_eq!(back.snapshots, 0);
 }
 
+/// A server that needs keys, and a key for these queues.
+async fn locked(place: &Place, queues: &[&str], more: &[(&str, &str)]) -> (Server, String, String) {
+    let environment = [&[("TAILBACK_AUTH__ADMIN_KEY", ADMIN)], more].concat();
     let server = Server::start_with(&place.url, &environment).await;
     let body = json!({"name": "k", "scopes": ["read", "push"], "queues": queues});
     let made =
@@ -422,12 +425,29 @@ async fn a_named_queue_is_followed_however_many_are_fuller(place: &Place) {
     assert_eq!((wide.ready("small"), wide.queues.len()), (Some(2), 1));
 }
 
+async fn how_many_queues_are_left_out_is_told_as_it_changes(place: &Place) {
+    let server = Server::start(&place.url).await;
+    push_many(&server, 9999).await;
+    server.push("small", json!({"payload": 1})).await;
+    let mut client = Client::follow(&server, "", None, None).await;
+    client.until("all are known", |it| it.queues.len() == 10_000 && !it.id.is_empty()).await;
+    assert_eq!((client.ready("small"), client.left_out), (Some(1), 0));
+    // Of queues with as many jobs the last by name is left out.
+    server.push("late", json!({"payload": 1})).await;
+    client.until("one is left out", |it| it.left_out == 1).await;
+    assert_eq!((client.ready("late"), client.ready("small")), (Some(1), None));
+    assert_eq!(server.post("/v1/queues/late/purge", json!({"state": "ready"})).await.0, 200);
+    client.until("none is left out", |it| it.left_out == 0).await;
+    assert_eq!((client.ready("late"), client.ready("small"), client.snapshots), (None, Some(1), 20));
+}
+
 on_every_store! {
     a_client_sees_what_changes
     nothing_is_read_without_a_client
     a_client_goes_on_where_it_was
     only_some_queues_are_shown
     a_lost_worker_is_told
+    a_worker_that_was_lost_while_a_client_was_away_is_told
     a_key_sees_its_queues_only
     a_revoked_key_ends_its_stream
     a_stream_ends_when_the_server_stops
@@ -435,6 +455,7 @@ on_every_store! {
     a_client_that_does_not_read_is_cut_off
     ten_thousand_queues_come_in_parts
     a_named_queue_is_followed_however_many_are_fuller
+    how_many_queues_are_left_out_is_told_as_it_changes
 }
 
 mod several {
@@ -445,4 +466,3 @@ mod several {
         place.clear().await;
     }
 }
-    a_worker_that_was_lost_while_a_client_was_away_is_told

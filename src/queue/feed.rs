@@ -9,7 +9,6 @@
 //! The picture has the fullest queues, and beside them those that followers name.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -166,14 +165,7 @@ impl Follower {
         limit: usize,
         is_wanted: impl Fn(&QueueName) -> bool,
     ) -> Part {
-        let picture = lock(&self.queues.0.feed.picture);
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let behind = picture.queues.range::<QueueName, _>((from, Bound::Unbounded));
-        let mut wanted = behind.filter(|(queue, _)| is_wanted(queue));
-        let queues =
-            wanted.by_ref().take(limit).map(|(queue, (_, state))| (queue.clone(), state.clone())).collect();
-        let more = wanted.next().is_some();
-        Part { version: picture.version, at: picture.at, queues, more, left_out: picture.left_out }
+        lock(&self.queues.0.feed.picture).part(after, limit, is_wanted)
     }
 
     /// Returns what has changed since a version; `None` where that is not known. So many queues behind this one, and what

@@ -67,10 +67,14 @@ pub struct Changes {
     pub happened: Vec<Happening>,
     /// Whether more has happened, too much to be remembered.
     pub is_cut: bool,
+    /// How many queues are not among the fullest, if that has changed.
+    pub left_out: Option<u64>,
+    /// Whether there are such queues, if that has changed.
+    pub incomplete: Option<bool>,
 }
 
 impl Changes {
-    /// Whether there is nothing to send.
+    /// Whether nothing is known to have changed of any queue, and nothing to have happened.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty() && self.gone.is_empty() && self.happened.is_empty() && !self.is_cut
     }
@@ -89,6 +93,8 @@ pub struct Part {
     pub more: bool,
     /// How many queues are not among the fullest, and in no part unless they are named.
     pub left_out: u64,
+    /// Whether the store cannot be read: the picture is an old one.
+    pub is_away: bool,
 }
 
 /// What was read, and what has become of it.
@@ -113,6 +119,9 @@ pub(super) struct Picture {
     pub(super) is_noted_cut: bool,
     pub(super) settings: Option<Arc<SettingsSnapshot>>,
     pub(super) left_out: u64,
+    /// The version in which that has changed last, and the one in which it became 0, or more than that.
+    pub(super) left_out_at: u64,
+    pub(super) incomplete_at: u64,
     /// The queues that were looked for by name.
     pub(super) named: HashSet<QueueName>,
     pub(super) is_away: bool,
@@ -160,6 +169,12 @@ impl Picture {
         for (queue, _) in gone {
             self.gone.insert(queue, version);
             is_changed = true;
+        }
+        if left_out != self.left_out {
+            (self.left_out_at, is_changed) = (version, true);
+        }
+        if (left_out > 0) != (self.left_out > 0) {
+            self.incomplete_at = version;
         }
         (self.at, self.left_out, self.read) = (at, left_out, Some(Instant::now()));
         if std::mem::take(&mut self.is_noted_cut) || happened.len() > HAPPENED_MAX {
@@ -209,8 +224,27 @@ impl Picture {
             changes.gone = gone.map(|(queue, _)| queue.clone()).collect();
             changes.happened = happened.map(|(_, it)| it.clone()).collect();
             changes.is_cut = version < self.cut;
+            changes.left_out = (self.left_out_at > version).then_some(self.left_out);
+            changes.incomplete = (self.incomplete_at > version).then_some(self.left_out > 0);
         }
         Some(changes)
+    }
+
+    /// Returns the next part of it: so many queues behind this one.
+    pub(super) fn part(
+        &self,
+        after: Option<&QueueName>,
+        limit: usize,
+        is_wanted: impl Fn(&QueueName) -> bool,
+    ) -> Part {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = self.queues.range::<QueueName, _>((from, Bound::Unbounded));
+        let mut wanted = behind.filter(|(queue, _)| is_wanted(queue));
+        let queues =
+            wanted.by_ref().take(limit).map(|(queue, (_, state))| (queue.clone(), state.clone())).collect();
+        let more = wanted.next().is_some();
+        let Self { version, at, left_out, is_away, .. } = *self;
+        Part { version, at, queues, more, left_out, is_away }
     }
 
     /// Notes what has become of the settings since they were looked at last.
@@ -275,6 +309,33 @@ mod tests {
         }
         assert_eq!((picture.happened.len(), picture.floor), (HAPPENED_MAX, 2), "the picture is known");
         assert_eq!(picture.cut, 3);
+    }
+
+    #[test]
+    fn how_many_are_left_out_is_a_change() {
+        let mut picture = Picture::default();
+        let mut adopt = |queues: &[(&str, u64, u64)], left_out| {
+            picture.adopt(Timestamp::default(), read(queues), left_out);
+            let told = since(&picture, picture.version - 1, None, 500);
+            (picture.version, told.left_out, told.incomplete, told.gone.len())
+        };
+        assert_eq!(adopt(&[("a", 2, 0), ("b", 1, 0)], 0), (1, None, None, 0));
+        assert_eq!(adopt(&[("a", 2, 0)], 1), (2, Some(1), Some(true), 1), "why one has gone that has jobs");
+        assert_eq!(adopt(&[("a", 2, 0)], 5), (3, Some(5), None, 0));
+        assert_eq!(adopt(&[("a", 2, 0)], 0), (4, Some(0), Some(false), 0));
+        assert_eq!(adopt(&[("a", 2, 0)], 0).0, 4);
+    }
+
+    #[test]
+    fn a_picture_that_is_old_says_so() {
+        let mut picture = Picture::default();
+        picture.adopt(Timestamp::default(), read(&[("a", 1, 0)]), 0);
+        let is_away = |picture: &Picture| picture.part(None, 500, |_| true).is_away;
+        assert!(!is_away(&picture));
+        picture.note_away();
+        assert!(is_away(&picture));
+        picture.adopt(Timestamp::default(), read(&[("a", 1, 0)]), 0);
+        assert!(!is_away(&picture));
     }
 
     fn since(picture: &Picture, version: u64, after: Option<&str>, limit: usize) -> Changes {

@@ -142,19 +142,20 @@ pub struct EventsMessage {
     /// Whether further parts follow, of a `snapshot` or of `changes`; only the last one has an id.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more: bool,
-    /// Only in a `snapshot`: how many queues are beyond the 10,000 with the most unfinished jobs. They are in no part, but for those that a
-    /// client names; absent where all are named.
+    /// How many queues are beyond the 10,000 with the most unfinished jobs. They are in no part, but for those that a client names. In a
+    /// `snapshot` absent where there are none, in `changes` where that has not changed, and in both where all queues are named.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<u64>,
-    /// Only in a `snapshot` for a key of some queues: queues of it may be in no part, because there are more than 10,000 in all.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    incomplete: bool,
+    /// Only for a key of some queues: queues of it may be in no part, because there are more than 10,000 in all. In a `snapshot` absent
+    /// where they may not, in `changes` where that has not changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    incomplete: Option<bool>,
     /// The queues that have jobs; in `changes` those that have changed, as they are now.
     queues: Vec<QueueMessage>,
     /// The queues that have no jobs any more, or are neither named nor among the 10,000 with the most unfinished ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gone: Vec<QueueName>,
-    /// What has happened since the message before, in its order.
+    /// What has happened since the message before, in its order. In a `snapshot` only `store_away`, while the store cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     happened: Vec<Happened>,
     /// Whether more has happened that is not told, because it was too much: more than a thousand happenings.
@@ -378,15 +379,16 @@ impl Stream {
             self.position = Position::BEGIN;
             return self.message();
         };
-        let is_empty = begun.is_none() && changes.is_empty();
-        let Changes { version, at, queues, more, gone, happened, is_cut } = changes;
+        let has_changed = begun.is_some() || !changes.is_empty();
+        let Changes { version, at, queues, more, gone, happened, is_cut, left_out, incomplete } = changes;
+        let (left_out, incomplete) = self.beyond(left_out, incomplete);
         let version = begun.map_or(version, |(first, _)| first);
         let last = queues.last().filter(|_| more).map(|(queue, _)| queue.clone());
         self.position = match last {
             Some(after) => Position::Changing { told, version, after },
             None => Position::Sent(version),
         };
-        if is_empty {
+        if !has_changed && left_out.is_none() && incomplete.is_none() {
             return None;
         }
         self.pause = Instant::now() + PACE;
@@ -394,8 +396,8 @@ impl Stream {
             at,
             part: None,
             more,
-            left_out: None,
-            incomplete: false,
+            left_out,
+            incomplete,
             queues: queues.into_iter().map(QueueMessage::from).collect(),
             gone,
             happened: happened.into_iter().map(Happened::from).collect(),
@@ -407,12 +409,10 @@ impl Stream {
     /// Returns the next part of the picture. What changes while parts are sent is sent again afterwards: from the version of the first
     /// one on.
     fn part(&mut self, version: u64, after: Option<QueueName>, parts: u64) -> Bytes {
-        let patterns = &self.patterns;
-        let read = self.follower.part(after.as_ref(), PART, |queue| is_among(patterns, queue));
-        let Part { version: now, at, queues, more, left_out } = read;
-        // Those that are named as a whole are all there.
-        let is_named = !patterns.is_empty() && names(patterns).len() == patterns.len();
-        let left_out = if is_named { 0 } else { left_out };
+        let Part { version: now, at, queues, more, left_out, is_away } =
+            self.follower.part(after.as_ref(), PART, |queue| is_among(&self.patterns, queue));
+        let is_some = left_out > 0;
+        let (left_out, incomplete) = self.beyond(is_some.then_some(left_out), is_some.then_some(true));
         let version = version.min(now);
         let after = queues.last().map(|(queue, _)| queue.clone());
         self.position = match more {
@@ -420,20 +420,28 @@ impl Stream {
             false => Position::Sent(version),
         };
         self.pause = Instant::now() + PACE;
-        // How many queues there are is not for those who may see some.
-        let is_limited = self.by.caller.is_limited();
         let data = EventsMessage {
             at,
             part: Some(parts),
             more,
-            left_out: Some(left_out).filter(|left_out| *left_out > 0 && !is_limited),
-            incomplete: left_out > 0 && is_limited,
+            left_out,
+            incomplete,
             queues: queues.into_iter().map(QueueMessage::from).collect(),
             gone: Vec::new(),
-            happened: Vec::new(),
+            happened: (is_away && parts == 1).then(|| Happening::StoreAway.into()).into_iter().collect(),
             more_happened: false,
         };
         self.write("snapshot", (!more).then_some(version), &data)
+    }
+
+    /// Returns what this client learns of the queues that are in no part: how many there are, or only whether there are any.
+    fn beyond(&self, left_out: Option<u64>, incomplete: Option<bool>) -> (Option<u64>, Option<bool>) {
+        let are_named = !self.patterns.is_empty() && names(&self.patterns).len() == self.patterns.len();
+        match self.by.caller.is_limited() {
+            _ if are_named => (None, None), // those that are named as a whole are all there
+            true => (None, incomplete),     // how many queues there are is not for those who may see some
+            false => (left_out, None),
+        }
     }
 
     fn write(&self, event: &str, version: Option<u64>, data: &EventsMessage) -> Bytes {
