@@ -7,7 +7,7 @@ use super::meter::{Event, Notes};
 use super::push::{Beside, NewPush};
 use super::quotas::Places;
 use super::semaphores::check_known;
-use super::{CallKey, CallOutcome, Error, Page, Queues, Result};
+use super::{CallKey, CallOutcome, Error, Page, Queues, Result, pages};
 use crate::faults;
 use crate::job::spec::check_year;
 use crate::job::transition::{Operation, Outcome};
@@ -186,7 +186,7 @@ impl Queues {
             owner.is_none_or(|owner| batch.owner.as_ref() == Some(owner))
                 && state.is_none_or(|state| BatchState::of(batch) == state)
         };
-        self.page(after, limit, |batch: &Batch| batch.id.clone(), shown, read).await
+        self.page(after, limit, Some(pages::TIME), |batch: &Batch| batch.id.clone(), shown, read).await
     }
 
     /// Returns the results of the jobs of a batch that have finished within these queues, by their ids.
@@ -203,7 +203,7 @@ impl Queues {
             async move { store.batch_results(id, after.as_ref(), limit).await }.boxed()
         };
         let shown = |result: &BatchResult| within.has(&result.queue);
-        self.page(after, limit, |result: &BatchResult| result.id.clone(), shown, read).await
+        self.page(after, limit, None, |result: &BatchResult| result.id.clone(), shown, read).await
     }
 
     /// Seals a batch and removes those of its jobs within these queues that are not reserved; those that are, are asked to

@@ -214,7 +214,7 @@ impl Queues {
             async move { store.operations(before.as_ref(), limit).await }.boxed()
         };
         let shown = |operation: &Bulk| is_seen_by(operation, caller);
-        self.page(before, limit, |operation: &Bulk| operation.id.clone(), shown, read).await
+        self.page(before, limit, None, |operation: &Bulk| operation.id.clone(), shown, read).await
     }
 
     /// Stops an operation: what was done by then stays. One that is over stays as it is.

@@ -50,7 +50,7 @@ impl Queues {
             Ok(schedule) => within.has(&schedule.rule.queue),
             Err(_) => within.patterns().is_none(), // of which queue it is cannot be read
         };
-        self.page(after, limit, name, shown, read).await
+        self.page(after, limit, None, name, shown, read).await
     }
 
     /// Returns the schedule.

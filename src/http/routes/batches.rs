@@ -265,7 +265,8 @@ pub struct BatchesPage {
 
 /// List the batches
 ///
-/// The batches that are there, oldest first; to a key for some queues only those that it created.
+/// The batches that are there, oldest first; to a key for some queues only those that it created. Where few are shown of many, a page ends
+/// after less than a second, with those that were found by then, or none, and a `cursor`.
 #[utoipa::path(get, path = "/v1/batches", operation_id = "list_batches", tag = "batches",
     params(("state" = Option<BatchState>, Query, description = "Only batches in this state"),
         ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
