@@ -281,6 +281,7 @@ on_every_store! {
     a_repeat_is_recognised_after_the_job_went_on
     a_repeat_of_a_death_answers_the_same
     a_commit_can_be_repeated_while_history_lasts
+    a_repeat_says_what_was_pushed
     a_forced_delete_takes_the_token
     concurrent_repeats_answer_the_same
     a_commit_whose_client_left_can_be_repeated

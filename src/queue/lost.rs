@@ -1,6 +1,7 @@
 //! Why a reservation is lost, in words for people.
 
 use super::Queues;
+use super::outcomes::Ended;
 use crate::job::record::TrailReason;
 use crate::job::state::Verb;
 use crate::job::transition::Outcome;
@@ -41,7 +42,7 @@ impl Queues {
     /// Returns how this very reservation was settled, where this server remembers it.
     fn settled_before(&self, id: &JobId, claim: &Claim) -> Option<String> {
         SETTLES.iter().find_map(|(verb, how)| {
-            let (outcome, at) = self.0.outcomes.recall(id, claim, *verb)?;
+            let Ended { outcome, at, .. } = self.0.outcomes.recall(id, claim, *verb)?;
             // Of a commit that ends a job no time is remembered.
             Some(match outcome {
                 Outcome::Done => format!("it was {how} with this reservation"),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::meter::{Event, Notes};
 use super::next::{SettledAndTaken, Settling, Taking};
+use super::outcomes::Ended;
 pub use super::push::MoveKey;
 use super::push::{Beside, NewPush, check_key_time};
 use super::rounds::{self, Item, Limits, Rounds};
@@ -93,7 +94,7 @@ impl Settled {
         Self { from: Some(queue), repeated: false, ..Self::again(id, (outcome, at)) }
     }
 
-    /// Returns the response to the repeat of a call that was recalled.
+    /// Returns the response to the repeat of a call that was recalled, and has pushed nothing.
     fn again(id: &JobId, (outcome, at): (Outcome, Timestamp)) -> Self {
         let (id, pushed, repeated, perhaps_earlier) = (id.clone(), Vec::new(), true, false);
         Self { id, outcome, from: None, has_gone: false, pushed, at, repeated, perhaps_earlier }
@@ -333,13 +334,15 @@ impl Queues {
     }
 
     /// Returns how the very same call ended before, and when, if it is one that must not happen twice. What a commit
-    /// pushed is not cached here but kept in its receipt.
+    /// pushed is not cached here but kept in its receipt, which also a repeat without the pushes is answered by.
     fn recall(&self, change: &Change) -> Option<(Outcome, Timestamp)> {
         if !change.operation.pushes().is_empty() {
             return None;
         }
         let claim = change.operation.claim()?;
-        self.0.outcomes.recall(&change.id, claim, change.operation.verb())
+        let Ended { outcome, at, has_pushed } =
+            self.0.outcomes.recall(&change.id, claim, change.operation.verb())?;
+        (!has_pushed).then_some((outcome, at))
     }
 
     fn settled(
@@ -368,7 +371,9 @@ impl Queues {
         self.0.endings.note(&id, &applied.outcome);
         let verb = change.operation.verb();
         if let (Some(claim), true) = (change.operation.claim(), verb != Verb::Extend) {
-            self.0.outcomes.remember(&id, claim, verb, &applied.outcome, applied.at);
+            let has_pushed = !applied.pushed.is_empty();
+            let ended = Ended { outcome: applied.outcome.clone(), at: applied.at, has_pushed };
+            self.0.outcomes.remember(&id, claim, verb, ended);
         }
         if !applied.repeated {
             self.note(verb, &applied, now, notes);

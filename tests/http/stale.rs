@@ -125,6 +125,23 @@ pub async fn a_commit_can_be_repeated_while_history_lasts(place: &Place) {
     }
 }
 
+/// Also where the repeat does not say it again.
+pub async fn a_repeat_says_what_was_pushed(place: &Place) {
+    let server = Server::start(&place.url).await;
+    configure(&server, "kept", json!({"retain_done_ms": 600_000})).await;
+    for queue in ["kept", "gone"] {
+        let taken = push_and_take(&server, queue).await;
+        let first = server.settle(&taken, "commit", json!({"push": [{"queue": "out", "payload": 1}]})).await;
+        assert_eq!((first.0, first.1["pushed"].as_array().map(Vec::len)), (200, Some(1)), "{first:?}");
+        assert_eq!(server.settle(&taken, "commit", json!({})).await, repeat_of(&first), "{queue}");
+    }
+    // Why the token is lost is remembered all the same.
+    let taken = push_and_take(&server, "gone").await;
+    server.settle(&taken, "commit", json!({"push": [{"queue": "out", "payload": 1}]})).await;
+    let (status, problem) = server.settle(&taken, "rollback", json!({})).await;
+    assert!(status == 409 && problem.to_string().contains("committed"), "{problem}");
+}
+
 pub async fn a_forced_delete_takes_the_token(place: &Place) {
     let server = Server::start(&place.url).await;
     let taken = push_and_take(&server, "mail").await;
