@@ -350,7 +350,7 @@ on_every_store! {
     a_purge_leaves_what_was_blocked a_purge_leaves_the_callback_that_it_causes
     a_redrive_revives_the_queues_own_dead
     a_redrive_returns_dead_letters_to_where_they_died
-    a_letter_that_died_again_is_redriven_once_and_home
+    a_letter_that_died_again_is_redriven_once_and_home a_letter_of_a_letter_is_one_again_where_it_came_from
     a_redrive_takes_what_died_in_a_time
     an_expiry_outlives_death
     a_replay_repeats_what_was_finished_before_it

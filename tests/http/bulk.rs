@@ -242,6 +242,40 @@ pub async fn a_letter_that_died_again_is_redriven_once_and_home(place: &Place) {
     assert_eq!(ids(&server.reserve("dead", json!({"count": 5})).await), [id(&own)]);
 }
 
+/// What comes back to a dead-letter queue from its own is a dead letter there, as it was.
+pub async fn a_letter_of_a_letter_is_one_again_where_it_came_from(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let settings = json!({"max_attempts": 1, "dead_letter": "dead", "on_group_dead": "skip"});
+    configure(&server, "mail", settings).await;
+    configure(&server, "dead", json!({"max_attempts": 1, "dead_letter": "deader"})).await;
+    let die = async |queue: &str| {
+        let taken = take(&server, queue).await;
+        assert_eq!(server.settle(&taken, "rollback", json!({"error": queue})).await.1["state"], "dead");
+    };
+    for is_committed in [true, false] {
+        let job = json!({"payload": 1, "group": "g", "then": [{"queue": "next"}]});
+        let pushed = server.push("mail", job).await;
+        die("mail").await;
+        die("dead").await;
+        assert_eq!(see(&server, &pushed).await["queue"], "deader");
+        assert_eq!(affected(&server, "deader", "redrive", json!({})).await, 1);
+        let letter = take(&server, "dead").await;
+        let origin = &letter["dead_lettered_from"];
+        assert_eq!((&origin["queue"], &origin["error"]), (&json!("mail"), &json!("mail")), "{letter}");
+        if is_committed {
+            assert_eq!(server.settle(&letter, "commit", json!({})).await.0, 200);
+            assert_eq!(count(&server, "next", "ready").await, 0, "its route is suspended");
+            continue;
+        }
+        assert_eq!(server.post(&format!("/v1/jobs/{pushed}/release"), json!({})).await.0, 200);
+        assert_eq!(affected(&server, "dead", "redrive", json!({})).await, 1);
+        let home = take(&server, "mail").await;
+        assert!(home["id"] == pushed && home.get("dead_lettered_from").is_none(), "{home}");
+        assert_eq!(server.settle(&home, "commit", json!({})).await.0, 200);
+        assert_eq!(ids(&server.reserve("next", json!({})).await), [pushed], "its route goes on");
+    }
+}
+
 pub async fn a_redrive_takes_what_died_in_a_time(place: &Place) {
     let server = Server::start(&place.url).await;
     for (queue, settings) in

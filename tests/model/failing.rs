@@ -70,7 +70,8 @@ impl Model {
         match &moved_to {
             Some(queue) => {
                 let (from, attempts) = (job.queue.clone(), job.attempts);
-                let origin = Some(Home { queue: from, at: now, attempts, error: Some(message) });
+                let before = job.origin.clone().map(Box::new);
+                let origin = Some(Home { queue: from, at: now, attempts, error: Some(message), before });
                 let letter = elsewhere(dead, queue, TrailReason::Dead, now);
                 self.put(Job { origin, run_at: now, batch: None, ..letter });
             }

@@ -73,6 +73,8 @@ pub struct Home {
     pub at: When,
     pub attempts: u32,
     pub error: Option<String>,
+    /// Where that queue had it from, if it was a dead letter there.
+    pub before: Option<Box<Home>>,
 }
 
 /// What is known of the number that every write replaces.

@@ -4,7 +4,7 @@ use tailback::job::record::TrailReason;
 use tailback::job::transition::{Edit, Operation};
 use tailback::job::{QueueName, State, When as Due};
 
-use super::job::{Job, Turn, Waits, When};
+use super::job::{Failed, Home, Job, Turn, Waits, When};
 use super::settle::{Becomes, No, due, elsewhere, is_over, unheld};
 use super::state::Model;
 
@@ -107,7 +107,19 @@ impl Model {
             (Some(origin), State::Ready | State::Blocked | State::Dead) => {
                 let home = elsewhere(unheld(job), &origin.queue, TrailReason::Redriven, now);
                 let (finished_at, purge_at) = (None, None);
-                Some(self.comes_back(Job { run_at: now, finished_at, purge_at, batch: None, ..home }))
+                // It is what it was there. Why it died before is known while that failure is.
+                let is_kept = |home: &Home| {
+                    let is_last = |failed: &Failed| {
+                        failed.attempt == home.attempts && Some(&failed.message) == home.error.as_ref()
+                    };
+                    job.errors.iter().any(is_last)
+                };
+                let origin = origin.before.as_deref().map(|home| {
+                    let error = home.error.clone().filter(|_| is_kept(home));
+                    Home { error, ..home.clone() }
+                });
+                let home = Job { run_at: now, finished_at, purge_at, batch: None, origin, ..home };
+                Some(self.comes_back(home))
             }
             _ => None,
         }

@@ -1,7 +1,7 @@
 //! What operators do to jobs: another chance, another queue, or back from their workers.
 
 use super::{Refusal, Step, free, has_expired, rehomed, returned, taken_back_in_place};
-use crate::job::record::TrailReason;
+use crate::job::record::{Origin, TrailReason, TrailStep};
 use crate::job::{Meta, QueueName, Reach, State, Timestamp, When};
 
 /// The job in another queue, where it is not as a worker has left it but as an operator wants it. A dead one lives again there.
@@ -21,7 +21,8 @@ pub fn relocate(
     Ok(returned(Meta { progress: None, ..moved }))
 }
 
-/// The job where it came from or, if it died here, where it is: ready again.
+/// The job where it came from or, if it died here, where it is: ready again. Where it came from it is what it was: if that is a dead-letter
+/// queue, a dead letter.
 pub fn redrive(meta: &Meta, home: &Reach, now: Timestamp) -> Result<Step, Refusal> {
     let is_out_of_reach = meta.origin.as_ref().is_some_and(|origin| !home.has(&origin.queue));
     if is_out_of_reach || has_expired(meta, now) {
@@ -29,10 +30,28 @@ pub fn redrive(meta: &Meta, home: &Reach, now: Timestamp) -> Result<Step, Refusa
     }
     let revived = revived(meta, now);
     match &meta.origin {
-        Some(origin) => Ok(returned(rehomed(revived, &origin.queue, TrailReason::Redriven, now))),
+        Some(origin) => {
+            let home = rehomed(revived, &origin.queue, TrailReason::Redriven, now);
+            Ok(returned(Meta { origin: origin_of(&home), ..home }))
+        }
         None if meta.state == State::Dead => Ok(returned(Meta { attempts: 0, ..revived })),
         None => Err(Refusal::Conflict { state: meta.visible(now) }),
     }
+}
+
+/// Returns the death that brought a job as a dead letter to where it is, as its trail shows it: each return takes back the last one.
+fn origin_of(meta: &Meta) -> Option<Origin> {
+    let mut deaths: Vec<&TrailStep> = Vec::new();
+    for step in &meta.trail {
+        match step.reason {
+            TrailReason::Dead => deaths.push(step),
+            TrailReason::Redriven => drop(deaths.pop()),
+            TrailReason::Moved | TrailReason::Committed => deaths.clear(),
+        }
+    }
+    let TrailStep { queue, at, attempts, .. } = deaths.pop()?;
+    let error = meta.errors.iter().rfind(|failure| failure.at == *at).map(|failure| failure.message.clone());
+    Some(Origin { queue: queue.clone(), at: *at, attempts: *attempts, error })
 }
 
 /// The job at once, where it is, its attempts counted anew.

@@ -311,6 +311,40 @@ fn a_job_that_has_left_is_unknown_to_what_is_within_other_queues() {
 }
 
 #[test]
+fn each_return_takes_back_the_last_death() {
+    let claim = Claim::random();
+    let to =
+        |dead_letter: &str| QueueSettings { dead_letter: Some(queue(dead_letter)), ..Default::default() };
+    let rules = Rules::new(Default::default(), [(queue("q"), to("d1")), (queue("d1"), to("d2"))].into());
+    let written = |step: Step| match step.next {
+        Next::Write { meta, .. } => *meta,
+        other => panic!("{other:?}"),
+    };
+    let die = |meta: &Meta, now: i64| {
+        let around = Surroundings { now: at(NOW + now), rules: &rules, chance: 0.0 };
+        let held = Meta { state: State::Reserved, claim: Some(claim.clone()), attempts: 1, ..meta.clone() };
+        let error = Some(format!("in {}", meta.queue));
+        let rollback = Operation::Rollback { claim: claim.clone(), fate: Fate::Dead, error };
+        written(step(&held, &rollback, around).unwrap())
+    };
+    let redrive = |meta: &Meta| {
+        let around = Surroundings { now: at(NOW + 100), rules: &rules, chance: 0.0 };
+        let redrive = Operation::Redrive { within: Reach::default(), home: Reach::default() };
+        written(step(meta, &redrive, around).unwrap())
+    };
+    let letter = die(&job(State::Ready, &claim), 1);
+    let twice = die(&letter, 2);
+    assert_eq!((letter.queue.as_str(), twice.queue.as_str()), ("d1", "d2"));
+    let back = redrive(&twice);
+    assert_eq!((&back.queue, &back.origin), (&letter.queue, &letter.origin), "a letter, as it was");
+    let again = redrive(&die(&back, 3));
+    assert_eq!((&again.queue, &again.origin), (&letter.queue, &letter.origin));
+    let home = redrive(&again);
+    assert_eq!((home.queue.as_str(), &home.origin), ("q", &None));
+    assert_eq!(redrive(&die(&home, 4)).origin, None);
+}
+
+#[test]
 fn what_a_passed_deadline_means_depends_on_the_state() {
     let claim = Claim::random();
     let (until, expires) = (at(NOW), at(NOW + 5));
