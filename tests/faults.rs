@@ -31,6 +31,8 @@ mod set;
 mod stalled;
 #[path = "faults/taken_back.rs"]
 mod taken_back;
+#[path = "faults/won.rs"]
+mod won;
 #[path = "faults/world.rs"]
 mod world;
 
@@ -43,6 +45,7 @@ use leaving::*;
 use lost::*;
 use pruning::*;
 use readiness::*;
+use won::*;
 
 on_one_store! { sqlite:
     a_client_that_leaves_early_leaves_nothing_pending
@@ -63,6 +66,7 @@ on_one_store! { mongo:
     a_commit_and_the_claim_beside_it_are_found_by_a_repeat
     a_repeat_that_proves_nothing_leaves_the_next_job_alone
     what_a_repeat_in_time_has_handed_out_stays_with_its_client
+    what_a_claim_has_won_is_handed_out_whoever_wrote_it_since
     a_claim_whose_answer_was_lost_has_one_holder
     a_claim_whose_server_stood_still_has_one_holder
     a_claim_that_lands_after_the_takeover_is_given_back

@@ -6,7 +6,7 @@
 //! Requests for the same queue that come in one call share a round; each has a claim of its own.
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use futures::TryStreamExt;
 use mongodb::Database;
@@ -17,13 +17,13 @@ use tokio::time::Instant;
 use crate::faults;
 use crate::job::trace::OfJob;
 use crate::job::transition::delivery::RESERVE;
-use crate::job::{Claim, Job, Mark, QueueName, Rules, Timestamp};
+use crate::job::{Claim, Job, JobId, Mark, Meta, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{barrier, fault, update_jobs};
 use crate::store::mongo::jobs::claim_limited;
-use crate::store::mongo::jobs::document::{readable, to_job};
+use crate::store::mongo::jobs::document::{readable, to_job, to_meta, without_contents};
 use crate::store::mongo::jobs::head::{self, Heads};
 use crate::store::mongo::jobs::oversized;
 use crate::store::mongo::jobs::transitions::{self, reserved};
@@ -162,37 +162,47 @@ async fn take(
     let sent = counters.sending([&queue]);
     let written = update_jobs(&mongo.connection, vec![statement]).await;
     faults::point("claim.written").await;
-    if written.as_ref().is_ok_and(|count| *count == taken.len() as u64) {
-        counters.moved(&queue, RESERVE.from, RESERVE.to, taken.len() as u64);
+    if let Ok(count) = &written {
+        counters.moved(&queue, RESERVE.from, RESERVE.to, *count);
         sent.answered();
-        return Ok(indexes.into_iter().zip(taken).collect());
+        if *count == 0 {
+            return Ok(Vec::new()); // other claims have won all of them
+        }
+        if *count == taken.len() as u64 {
+            return Ok(indexes.into_iter().zip(taken).collect());
+        }
     }
-    if written.as_ref().is_ok_and(|count| *count == 0) {
-        sent.answered();
-        return Ok(Vec::new()); // other claims have won all of them
-    }
-    // A conflict with another claim, or the result is lost: the new `rev` marks what was won.
+    // A conflict with another claim, or the result is lost: what bears its claim was won.
     let since = mongo.connection.term();
-    let ids: Vec<&str> = taken.iter().map(|job| job.meta.id.as_str()).collect();
-    let jobs = database.collection::<Stored>(JOBS);
-    let won = jobs.find(doc! { "_id": { "$in": &ids }, "rev": rev }).projection(doc! { "_id": 1 });
-    let found = won.await.map_err(fault)?;
-    let found: Vec<Stored> = found.try_collect().await.map_err(fault)?;
-    let found: HashSet<&str> = found.iter().filter_map(|document| document.get_str("_id").ok()).collect();
-    counters.moved(&queue, RESERVE.from, RESERVE.to, found.len() as u64);
-    if written.as_ref().is_ok_and(|count| *count == found.len() as u64) {
-        sent.answered();
-    }
+    let mut found = won_of(database, &taken).await?;
     // What the reply counts is with a majority.
     if let Err(error) = written {
-        let is_buried = !error.is_away() && oversized::bury(mongo, &ids, rules).await?;
-        if found.is_empty() && !is_buried {
-            return Err(error);
+        // A document that MongoDB refuses is one that an answer speaks of: nothing is under way then.
+        let is_buried = !error.is_away() && oversized::bury(mongo, &taken, rules).await?;
+        if found.len() < taken.len() && !is_buried {
+            return Err(error); // the rest may still be written: all that bears the claim is given back
         }
         barrier(&mongo.connection, since).await?;
+        counters.moved(&queue, RESERVE.from, RESERVE.to, found.len() as u64);
     }
-    let is_won = |(_, job): &(usize, Job)| found.contains(job.meta.id.as_str());
-    Ok(indexes.into_iter().zip(taken).filter(is_won).collect())
+    let own = |(index, job): (usize, Job)| {
+        let meta = found.remove(&job.meta.id).filter(|meta| meta.claim == job.meta.claim)?;
+        Some((index, Job { meta, ..job }))
+    };
+    Ok(indexes.into_iter().zip(taken).filter_map(own).collect())
+}
+
+/// Returns what a claim has won of these jobs, as they are by now: a heartbeat, or a request to cancel, may have written them since.
+async fn won_of(database: &Database, taken: &[Job]) -> Result<HashMap<JobId, Meta>> {
+    let ids: Vec<&str> = taken.iter().map(|job| job.meta.id.as_str()).collect();
+    let claims: HashSet<&str> =
+        taken.iter().filter_map(|job| Some(job.meta.claim.as_ref()?.as_str())).collect();
+    let claims: Vec<&str> = claims.into_iter().collect();
+    let filter = doc! { "_id": { "$in": ids }, "state": "reserved", "claim": { "$in": claims } };
+    let jobs = database.collection::<Stored>(JOBS);
+    let find = jobs.find(filter).projection(without_contents());
+    let documents: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
+    documents.iter().map(|document| to_meta(document).map(|meta| (meta.id.clone(), meta))).collect()
 }
 
 /// Returns the jobs that a claim holds in these queues, in the order of delivery.

@@ -3,7 +3,7 @@
 use futures::TryStreamExt as _;
 use mongodb::bson::{Bson, doc};
 
-use crate::job::Rules;
+use crate::job::{Job, Rules};
 use crate::store::Result;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -19,7 +19,8 @@ const DELIVERY_BYTES: i32 = 1 << 12;
 
 /// Makes those of these jobs dead that are too long to be delivered: they would be the first of their queue for ever. Returns whether
 /// there are some.
-pub async fn bury(mongo: &Mongo, ids: &[&str], rules: &Rules) -> Result<bool> {
+pub async fn bury(mongo: &Mongo, jobs: &[Job], rules: &Rules) -> Result<bool> {
+    let ids: Vec<&str> = jobs.iter().map(|job| job.meta.id.as_str()).collect();
     let is_long = doc! { "$gt": [{ "$bsonSize": "$$ROOT" }, DOCUMENT_BYTES - DELIVERY_BYTES] };
     let jobs = mongo.collection(JOBS).await?;
     let find = jobs.find(doc! { "_id": { "$in": ids }, "$expr": is_long }).projection(without_contents());
