@@ -204,6 +204,7 @@ const MONGO: [(&str, &[&str]); 63] = [
     ("jobs::plan", &["cache", "jobs::document", "jobs::guard"]),
     ("jobs::deletion", &["client", "jobs::plan"]),
     ("jobs::proof", &["jobs::plan", "jobs::receipts"]),
+    ("jobs::passes", &[]),
     (
         "jobs::push",
         &[
@@ -287,6 +288,7 @@ const MONGO: [(&str, &[&str]); 63] = [
             "jobs::apply_atomic",
             "jobs::deletion",
             "jobs::document",
+            "jobs::passes",
             "jobs::plan",
             "jobs::proof",
             "jobs::receipts",

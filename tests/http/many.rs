@@ -138,6 +138,19 @@ pub async fn the_same_job_twice_in_a_settle(place: &Place) {
     assert_eq!((&back["id"], &back["attempt"]), (&jobs[2]["id"], &json!(2)));
     assert_eq!(back["errors"].as_array().unwrap().len(), 1, "it failed once");
 
+    // However often: extends of one token are one change, of which the last one's lease and progress count.
+    let mut extends = vec![item(&jobs[3], json!({"lease_ms": 1000})); 990];
+    extends.push(item(&jobs[3], json!({"lease_ms": 60_000, "progress": "half"})));
+    extends.push(item(&jobs[3], json!({"lease_ms": 600_000})));
+    let (_, answer) = server.post("/v1/settle", json!({ "extend": extends })).await;
+    let results = answer["extend"].as_array().unwrap();
+    assert!(results.len() == 992 && results.iter().all(|one| one["status"] == 200), "{answer}");
+    let seen = see(&server, &id(&jobs[3])).await;
+    assert_eq!(
+        (&seen["progress"], &seen["reserved_until"]),
+        (&json!("half"), &results[991]["reserved_until"])
+    );
+
     // Of two calls that contradict each other, one is carried out.
     let body =
         json!({"commit": [item(&jobs[3], json!({}))], "move": [item(&jobs[3], json!({"queue": "next"}))]});

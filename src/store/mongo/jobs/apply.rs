@@ -24,6 +24,7 @@ use crate::store::mongo::jobs::apply_atomic::Writer;
 use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::deletion::delete;
 use crate::store::mongo::jobs::document::{Row, to_job, to_meta, trace_of, without_contents, without_long};
+use crate::store::mongo::jobs::passes::Pass;
 use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::jobs::proof;
 use crate::store::mongo::jobs::proof::Proof;
@@ -34,6 +35,8 @@ use crate::store::{Applied, Cause, Change, Denied, Result, Store as _, StoreErro
 
 /// How often changes are planned at most, where they conflict with others.
 const ATTEMPTS: usize = 6;
+/// How many passes a call makes at most: that many changes of one job, each of which differs from the others.
+const PASSES: usize = 8;
 
 type Answer = Result<Applied, Denied>;
 
@@ -41,30 +44,32 @@ type Answer = Result<Applied, Denied>;
 pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<Answer> {
     let mut answers: Vec<Option<Answer>> = changes.iter().map(|_| None).collect();
     let mut waiting: Vec<(usize, Change)> = changes.into_iter().enumerate().collect();
-    // One deadline for all of it: many changes of one job must not keep those of others waiting.
+    // One deadline for all of it, and few passes: many changes of one job must not keep those of others waiting.
     let end = mongo.connection.end();
-    while !waiting.is_empty() {
-        let mut ids = HashSet::new();
-        let (round, later) = waiting.into_iter().partition(|(_, change)| ids.insert(change.id.clone()));
+    let mut passes = 0;
+    while !waiting.is_empty() && passes < PASSES && Instant::now() < end {
+        passes += 1;
+        let mut pass = Pass::of(waiting);
         let mut round = Round {
             mongo,
             rules,
             end,
             attempt: 0,
-            pending: round,
+            pending: std::mem::take(&mut pass.changes),
             sent: HashMap::new(),
             traces: HashMap::new(),
             answers: &mut answers,
         };
         let late = |_| Err(StoreError::unavailable("the changes did not end in time"));
         if let Err(error) = tokio::time::timeout_at(end, round.run()).await.unwrap_or_else(late) {
-            let left: Vec<(usize, Change)> = round.pending.into_iter().chain(later).collect();
-            for (n, _) in left {
+            for (n, _) in round.pending {
                 answers[n].get_or_insert_with(|| Err(error.clone().into()));
             }
-            break;
         }
-        waiting = later;
+        waiting = pass.rest(&mut answers);
+    }
+    for (n, _) in waiting {
+        answers[n] = Some(Err(StoreError::unavailable("too many changes of one job came at once").into()));
     }
     let unanswered = || Err(StoreError::internal("a change was left unanswered").into());
     answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()

@@ -37,6 +37,7 @@ mod lines;
 pub mod next;
 mod obstacles;
 mod oversized;
+mod passes;
 mod payload;
 pub mod plan;
 mod proof;
