@@ -43,6 +43,7 @@ mod http {
     pub mod support;
     pub mod together;
     pub mod turns;
+    pub mod unique;
     pub mod waiting;
     pub mod waiting_for;
     pub mod wire;
@@ -56,7 +57,7 @@ use http::{
 };
 use http::{
     push::*, queue_list::*, queues::*, reserve::*, results::*, schedules::*, search::*, semaphores::*,
-    series::*, settle::*, stale::*, together::*, waiting::*, waiting_for::*, wire::*, workers::*,
+    series::*, settle::*, stale::*, together::*, unique::*, waiting::*, waiting_for::*, wire::*, workers::*,
 };
 
 on_every_store! {
@@ -462,6 +463,7 @@ mod several_servers {
     crate::on_one_store! {
         mongo:
         one_commit_on_two_servers_pushes_once
+        a_unique_index_of_another_program_refuses_its_own
         two_servers_say_the_same
         who_waits_on_another_server_is_known
         two_servers_call_back_once

@@ -88,7 +88,7 @@ codes! {
     /// The job's state does not allow this.
     WrongState = CONFLICT, false, "The job's state does not allow this";
     /// The key is in use by a job with another payload, or the push is to be refused where it is in use at all; or a job was to be moved
-    /// to a key that another one has.
+    /// to a key that another one has. Without `job_id`: a unique index that another program made in the store has a value of the job already.
     KeyConflict = CONFLICT, false, "The key is in use";
     /// The batch is sealed and accepts no more jobs.
     BatchSealed = CONFLICT, false, "The batch is sealed";
@@ -354,6 +354,7 @@ impl From<StoreError> for Problem {
             StoreError::Full(_) => Code::StoreFull,
             StoreError::Damaged(_) => Code::StoreDamaged,
             StoreError::Unreadable(_) => Code::Unreadable,
+            StoreError::NotUnique(_) => Code::KeyConflict,
             StoreError::Internal(_) => Code::Internal,
         };
         // The source chain is for the log only.

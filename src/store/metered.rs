@@ -122,12 +122,15 @@ fn failure(error: &StoreError) -> StoreFailure {
         StoreError::Damaged(_) => StoreFailure::Damaged,
         StoreError::Full(_) => StoreFailure::Full,
         StoreError::Unsuitable(_) => StoreFailure::Unsuitable,
-        StoreError::Unreadable(_) => StoreFailure::Unreadable,
+        StoreError::Unreadable(_) | StoreError::NotUnique(_) => StoreFailure::Unreadable,
         StoreError::Internal(_) => StoreFailure::Internal,
     }
 }
 
 fn note(call: &'static str, error: &StoreError) {
+    if matches!(error, StoreError::NotUnique(_)) {
+        return; // the index does what it is for
+    }
     telemetry::store_error(failure(error));
     let text = || super::chain(error);
     if matches!(error, StoreError::Internal(_) | StoreError::Unreadable(_)) {

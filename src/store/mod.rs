@@ -125,6 +125,12 @@ pub enum StoreError {
     /// deleting it mends it.
     #[error("what is stored cannot be read")]
     Unreadable(#[source] Cause),
+    /// A unique index that another program made has a value already which was to be written; it is named. It concerns nothing else, and
+    /// nothing of it was stored.
+    #[error(
+        "the unique index `{0}`, which another program made, has such a value already; nothing was stored"
+    )]
+    NotUnique(Cause),
     /// The database returned something that it never should.
     #[error("the store failed in an unexpected way")]
     Internal(#[source] Cause),

@@ -328,7 +328,7 @@ fn changed_headers<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<O
         (status = 200, description = "The job after the call; without the scope `read` its id, queue and state",
             body = Shown<JobView, JobIdentity>),
         (status = 404, description = "`unknown-job`", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "`wrong-state`", body = Problem, content_type = "application/problem+json")))]
+        (status = 409, description = "`wrong-state`; `key-conflict`: a unique index of another program", body = Problem, content_type = "application/problem+json")))]
 pub async fn edit(
     State(queues): State<Queues>,
     State(budget): State<Budget>,

@@ -93,7 +93,9 @@ impl Maintenance {
         let worked = self.work_for_a_while(operation).await;
         match &worked {
             // It must not be tried for ever: an operator is to see why.
-            Err(Error::Store(error @ (StoreError::Internal(_) | StoreError::Unreadable(_)))) => {
+            Err(Error::Store(
+                error @ (StoreError::Internal(_) | StoreError::Unreadable(_) | StoreError::NotUnique(_)),
+            )) => {
                 self.fail(&id, error).await?;
             }
             Err(_) => self.halve(&id),

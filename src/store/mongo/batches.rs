@@ -23,7 +23,7 @@ use crate::store::mongo::answers::record;
 use crate::store::mongo::batches::document::{
     from_batch, from_result, number, result_id, to_batch, to_result,
 };
-use crate::store::mongo::client::{DUPLICATE_KEY, fault, insert_each, write_raw};
+use crate::store::mongo::client::{fault, insert_each, write_raw};
 use crate::store::mongo::indexes::Rare;
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
@@ -489,8 +489,8 @@ async fn insert_new(mongo: &Mongo, collection: &str, documents: Vec<Stored>, ids
         return Ok(attempts.run(insert).await.map(drop)?);
     }
     let refused = insert_each(&mongo.collection(collection).await?, documents).await?;
-    match refused.into_iter().find(|refused| refused.code != DUPLICATE_KEY) {
-        Some(refused) => Err(StoreError::internal(refused.message)),
+    match refused.into_iter().find(|refused| !refused.is_there()) {
+        Some(refused) => Err(refused.fault()),
         None => Ok(()),
     }
 }

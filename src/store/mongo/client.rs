@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::faults;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::META;
+use crate::store::mongo::codes::{is_own_duplicate, meaning};
 use crate::store::mongo::deployment::unsuitable;
 use crate::store::mongo::pool::PoolEvents;
 use crate::store::mongo::term::Terms;
@@ -212,21 +213,8 @@ async fn connect(options: &MongoOptions, pool: &Arc<PoolEvents>, terms: &Arc<Ter
     Ok(Client::with_options(client).map_err(fault)?.database(&name))
 }
 
-/// Server errors behind which the outcome is unknown and a later try may succeed: no primary, shutting down, out of time, a write
-/// conflict; a right that is missing, which an operator may give; an index that is being built, or whose build was ended; what was
-/// ended from outside: an operation (11601), a cursor (43, 237), a plan (175), a transaction (290).
-const PASSING: [i32; 28] = [
-    6, 7, 13, 43, 50, 64, 89, 91, 112, 133, 134, 175, 189, 202, 211, 237, 246, 251, 262, 276, 290, 9001,
-    10107, 11600, 11601, 11602, 12587, 13435,
-];
-/// MongoDB's `OutOfDiskSpace`.
-const NO_SPACE: i32 = 14031;
 /// MongoDB's `Unauthorized`.
 pub const UNAUTHORIZED: i32 = 13;
-/// MongoDB's `DuplicateKey`.
-pub const DUPLICATE_KEY: i32 = 11000;
-/// MongoDB's `DocumentValidationFailure`: what this server writes is valid, so that it comes from what another wrote.
-pub const NOT_VALID: i32 = 121;
 /// MongoDB's `IndexNotFound`.
 pub const INDEX_NOT_FOUND: i32 = 27;
 /// MongoDB's `NamespaceExists`.
@@ -260,19 +248,27 @@ pub fn fault(error: Error) -> StoreError {
         | ErrorKind::Authentication { .. }
         | ErrorKind::Shutdown
         | ErrorKind::Write(WriteFailure::WriteConcernError(_)) => true,
-        ErrorKind::InsertMany(failure) if failure.write_concern_error.is_some() => true,
-        _ => code(&error).is_some_and(|code| PASSING.contains(&code)),
+        ErrorKind::InsertMany(failure) => failure.write_concern_error.is_some(),
+        _ => false,
     };
     let labelled = error.contains_label("TransientTransactionError")
         || error.contains_label("UnknownTransactionCommitResult")
         || error.contains_label("RetryableWriteError");
-    let cause = Cause(said(&error).into());
-    match code(&error) {
-        Some(NO_SPACE) => StoreError::Full(cause),
-        Some(NOT_VALID) => StoreError::Unreadable(cause),
-        _ if passing || labelled => StoreError::Unavailable(cause),
-        _ => StoreError::Internal(cause),
+    let said = said(&error);
+    match meaning(code(&error), &said, Cause(said.as_str().into())) {
+        StoreError::Internal(cause) if passing || labelled => StoreError::Unavailable(cause),
+        meaning => meaning,
     }
+}
+
+/// Whether the error says that a value is there already which this program wants to be there once.
+pub fn is_duplicate(error: &Error) -> bool {
+    is_own_duplicate(code(error), &said(error))
+}
+
+/// The same of an error within the reply to a write command.
+pub fn is_duplicate_in(error: &Document) -> bool {
+    is_own_duplicate(error.get_i32("code").ok(), error.get_str("errmsg").unwrap_or_default())
 }
 
 /// Returns what an error says: of a command that MongoDB refuses, its code and message, and not its whole response.
@@ -371,11 +367,13 @@ pub struct NotInserted {
 
 impl NotInserted {
     /// Returns the error of what was to be inserted.
-    pub fn fault(self) -> StoreError {
-        match self.code {
-            NOT_VALID => StoreError::Unreadable(Cause(self.message.into())),
-            _ => StoreError::internal(self.message),
-        }
+    pub fn fault(&self) -> StoreError {
+        meaning(Some(self.code), &self.message, Cause(self.message.as_str().into()))
+    }
+
+    /// Whether it is there already.
+    pub fn is_there(&self) -> bool {
+        is_own_duplicate(Some(self.code), &self.message)
     }
 }
 
@@ -481,12 +479,7 @@ pub async fn barrier(connection: &Connection, since: Term) -> Result<()> {
 pub fn write_error(error: Option<&Document>) -> StoreError {
     let code = error.and_then(|error| error.get_i32("code").ok());
     let cause = Cause(error.map(ToString::to_string).unwrap_or_default().into());
-    match code {
-        Some(NO_SPACE) => StoreError::Full(cause),
-        Some(NOT_VALID) => StoreError::Unreadable(cause),
-        Some(code) if PASSING.contains(&code) => StoreError::Unavailable(cause),
-        _ => StoreError::Internal(cause),
-    }
+    meaning(code, error.and_then(|error| error.get_str("errmsg").ok()).unwrap_or_default(), cause)
 }
 
 /// A count in a reply, whichever numeric type it has.

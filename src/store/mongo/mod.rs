@@ -31,6 +31,7 @@ mod batches;
 mod cache;
 mod client;
 mod clock;
+mod codes;
 mod deployment;
 mod figures;
 mod indexes;

@@ -6,7 +6,7 @@ use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use crate::job::{Claim, JobId, Timestamp};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::REQUESTS;
-use crate::store::mongo::client::{DUPLICATE_KEY, barrier, code, fault};
+use crate::store::mongo::client::{barrier, fault, is_duplicate};
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::stored::Stored;
 use crate::store::requests::Earlier;
@@ -77,7 +77,7 @@ async fn open(mongo: &Mongo, request: &Request) -> Result<Opened> {
         let since = mongo.connection.term();
         match requests.insert_one(Stored::from(record(request))).await {
             Ok(_) => return Ok(Opened::New),
-            Err(error) if code(&error) == Some(DUPLICATE_KEY) => {}
+            Err(error) if is_duplicate(&error) => {}
             Err(error) => return Err(fault(error)),
         }
         // MongoDB may remove the record in between: then it is inserted after all.

@@ -14,7 +14,7 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SCHEDULES;
 use crate::store::mongo::answers::record;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault};
+use crate::store::mongo::client::{fault, is_duplicate};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
 use crate::store::mongo::jobs::push::{self, Resolved};
@@ -132,7 +132,7 @@ async fn save(mongo: &Mongo, name: &ScheduleName, to: Option<&Schedule>, seen: O
     let found = match (to, seen) {
         (Some(to), None) => match all.insert_one(Stored::from(document(to)?)).await {
             Ok(_) => 1,
-            Err(error) if code(&error) == Some(DUPLICATE_KEY) => 0,
+            Err(error) if is_duplicate(&error) => 0,
             Err(error) => return Err(fault(error)),
         },
         (Some(to), Some(rev)) => {

@@ -31,7 +31,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::mongo::Mongo;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, parts, write};
+use crate::store::mongo::client::{fault, is_duplicate, parts, write};
 use crate::store::mongo::figures::counts::{rows, split};
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::series::fields::{Hour, binary, bytes};
@@ -87,7 +87,7 @@ impl Series for Mongo {
             let series = self.collection(SERIES).await?;
             match series.update_one(free, turn).upsert(true).await {
                 Ok(_) => Ok(true),
-                Err(error) if code(&error) == Some(DUPLICATE_KEY) => Ok(false),
+                Err(error) if is_duplicate(&error) => Ok(false),
                 Err(error) => Err(fault(error)),
             }
         };

@@ -42,7 +42,7 @@ use crate::store::mongo::META;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::audit;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, count, durable, fault, write_error};
+use crate::store::mongo::client::{code, count, durable, fault, is_duplicate, is_duplicate_in, write_error};
 use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::stored::Stored;
 use crate::store::{AuditRow, Result, StoreError};
@@ -158,7 +158,7 @@ impl<'m> Tx<'m> {
         self.database.collection(name)
     }
 
-    /// Runs a raw write command, and returns how many documents it found. A unique key that is taken is a conflict.
+    /// Runs a raw write command, and returns how many documents it found. An own unique index that has a value is a conflict.
     pub async fn write(&mut self, command: Document) -> Result<u64, TxError> {
         self.write_raw(RawDocumentBuf::try_from(command).map_err(StoreError::internal)?).await
     }
@@ -191,9 +191,7 @@ impl<'m> Tx<'m> {
         let reply = self.database.run_raw_command(command).session(&mut self.session).await?;
         let errors = reply.get_array("writeErrors").ok();
         match errors.and_then(|errors| errors.first()?.as_document()) {
-            Some(error) if error.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => {
-                Err(TxError::Conflict)
-            }
+            Some(error) if is_duplicate_in(error) => Err(TxError::Conflict),
             Some(error) => Err(write_error(Some(error)).into()),
             None => Ok(count(&reply, "n")),
         }
@@ -436,7 +434,7 @@ impl<'m> Attempts<'m> {
             {
                 Next::after_transient(error)
             }
-            TxError::Driver(error) if self.retries_duplicate_keys && code(&error) == Some(DUPLICATE_KEY) => {
+            TxError::Driver(error) if self.retries_duplicate_keys && is_duplicate(&error) => {
                 Next::Retry(None)
             }
             TxError::Driver(error) => Next::Stop(Failed::NotStored(fault(error))),

@@ -23,7 +23,7 @@ use crate::store::mongo::REQUESTS;
 use crate::store::mongo::answers::record;
 use crate::store::mongo::audit;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, insert_each};
+use crate::store::mongo::client::{NotInserted, fault, insert_each, is_duplicate};
 use crate::store::mongo::jobs::document::{Row, date, from_job, serialized, to_job};
 use crate::store::mongo::jobs::groups;
 use crate::store::mongo::jobs::receipts;
@@ -168,12 +168,10 @@ async fn insert_or_compare<T: Serialize + Send + Sync>(
         return Ok(imported);
     }
     let collection: Collection<T> = mongo.collection(collection).await?.clone_with_type();
-    let (met, refused): (Vec<_>, Vec<_>) = insert_each(&collection, documents)
-        .await?
-        .into_iter()
-        .partition(|refused| refused.code == DUPLICATE_KEY);
+    let (met, refused): (Vec<_>, Vec<_>) =
+        insert_each(&collection, documents).await?.into_iter().partition(NotInserted::is_there);
     for refused in refused {
-        imported[refused.index] = Err(StoreError::internal(refused.message));
+        imported[refused.index] = Err(refused.fault());
     }
     let met: Vec<usize> = met.into_iter().map(|met| met.index).collect();
     let met_ids: Vec<&str> = met.iter().map(|n| ids[*n]).collect();
@@ -417,7 +415,7 @@ async fn mark_restoring(mongo: &Mongo, seen: Option<&RestoreMark>, to: Option<&R
             let set = doc! { "$setOnInsert": fields(to) };
             match meta.update_one(by_id, set).upsert(true).await {
                 Ok(done) => done.upserted_id.is_some(),
-                Err(error) if code(&error) == Some(DUPLICATE_KEY) => false,
+                Err(error) if is_duplicate(&error) => false,
                 Err(error) => return Err(fault(error)),
             }
         }

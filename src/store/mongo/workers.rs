@@ -23,7 +23,7 @@ use crate::job::{Claim, JobId, Timestamp, WorkerName};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::WORKERS;
-use crate::store::mongo::client::{DUPLICATE_KEY, code, fault, write};
+use crate::store::mongo::client::{fault, is_duplicate, write};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
@@ -150,7 +150,7 @@ async fn see(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Result<()> 
         match workers.update_one(doc! { "_id": worker.as_str() }, update).upsert(true).await {
             Ok(_) => return Ok(()),
             // A conflict: another first heartbeat of this worker was quicker. Now there is something to update.
-            Err(error) if code(&error) == Some(DUPLICATE_KEY) => {}
+            Err(error) if is_duplicate(&error) => {}
             Err(error) => return Err(fault(error)),
         }
     }

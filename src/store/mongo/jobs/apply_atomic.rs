@@ -20,7 +20,7 @@ use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::receipts;
 use crate::store::mongo::jobs::rewrite::{self, Rewrite};
 use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
-use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _};
+use crate::store::{Applied, CalledBack, Denied, PushRefused, Pushed, Result, Store as _, StoreError};
 
 /// How many plans share a transaction at most: what is large ends in parts, each within the deadline, and what is done by then is done.
 const TOGETHER: usize = 100;
@@ -162,7 +162,12 @@ impl Writer<'_> {
         written: Result<Written, Failed>,
     ) -> Result<Vec<(usize, Plan)>> {
         match written {
-            Ok(Written::Refused(_) | Written::KeyTaken(_)) if plans.len() > 1 => return Ok(plans),
+            Ok(Written::Refused(_) | Written::KeyTaken(_))
+            | Err(Failed::NotStored(StoreError::NotUnique(_)))
+                if plans.len() > 1 =>
+            {
+                return Ok(plans);
+            }
             Ok(Written::Done(together)) => {
                 for (n, applied) in together.applied(&plans) {
                     self.answers[n] = Some(Ok(applied));
@@ -177,6 +182,11 @@ impl Writer<'_> {
             Ok(Written::KeyTaken(holder)) => {
                 for (n, _) in plans {
                     self.answers[n] = Some(Err(Denied::KeyTaken(holder.clone())));
+                }
+            }
+            Err(Failed::NotStored(error @ StoreError::NotUnique(_))) => {
+                for (n, _) in plans {
+                    self.answers[n] = Some(Err(Denied::Store(error.clone())));
                 }
             }
             Err(failed) => {

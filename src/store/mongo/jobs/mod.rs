@@ -33,6 +33,7 @@ mod field;
 pub mod groups;
 mod guard;
 mod head;
+mod holders;
 mod lines;
 pub mod next;
 mod obstacles;

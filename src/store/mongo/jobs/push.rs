@@ -3,30 +3,30 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mongodb::bson::{Binary, Document, RawDocumentBuf, doc, spec::BinarySubtype};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use crate::faults;
 use crate::job::group::Line;
 use crate::job::push::{self as rule, Decision, Holder, Pushed, Replacement, Room};
-use crate::job::record::{KeyHold, KeyUntil};
+use crate::job::record::KeyHold;
 use crate::job::transition::delivery;
 use crate::job::{Content, Job, JobId, JobKey, Meta, NewJob, QueueName, Rules, State, Timestamp, Visible};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::Position;
-use crate::store::mongo::client::{DUPLICATE_KEY, insert_jobs, parts};
+use crate::store::mongo::client::{insert_jobs, parts};
 use crate::store::mongo::figures::counters::Changes;
 use crate::store::mongo::indexes::Rare;
 use crate::store::mongo::jobs::document::{
-    Row, date, from_job, only_payload, payload_of, to_meta, update, without_contents,
+    from_job, only_payload, payload_of, to_meta, update, without_contents,
 };
 use crate::store::mongo::jobs::groups::Lines;
+use crate::store::mongo::jobs::holders::{holders, id_of, key_id, read_holders, record};
 use crate::store::mongo::jobs::query;
-use crate::store::mongo::stored::Stored;
-use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
+use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
 use crate::store::{Result, Store as _, StoreError};
 
 /// Elements and their places in the call.
@@ -43,10 +43,7 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
     let (bound, plain): (Placed<_>, Placed<_>) = free.into_iter().partition(needs_transaction);
     let (limited, bound, plain) = tokio::join!(
         push_limited(mongo, limited, rules),
-        async {
-            let pushed = push_in_transaction(mongo, &bound, Room::default()).await;
-            pushed.map_or_else(|error| all_failed(&bound, &error), |(answers, _)| answers)
-        },
+        async { push_in_transactions(mongo, bound, Room::default()).await.0 },
         push_plain(mongo, plain)
     );
     mongo.note_ready(positions.iter().map(|(queue, position)| (queue, *position)));
@@ -83,10 +80,11 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
     };
     faults::point("push.room").await;
     let (bound, plain): (Placed<_>, Placed<_>) = jobs.into_iter().partition(needs_transaction);
-    let (mut answers, mut room) = match push_in_transaction(mongo, &bound, room).await {
-        Ok(pushed) => pushed,
+    let (mut answers, room) = push_in_transactions(mongo, bound, room).await;
+    let mut room = match room {
+        Ok(room) => room,
         // Whether they were stored is unknown, and so is the room that is left for the others.
-        Err(error) => return [all_failed(&bound, &error), all_failed(&plain, &error)].concat(),
+        Err(error) => return [answers, all_failed(&plain, &error)].concat(),
     };
     let (fitting, full): (Placed<_>, Placed<_>) =
         plain.into_iter().partition(|(_, job)| room.take(&job.queue));
@@ -140,9 +138,8 @@ async fn insert(mongo: &Mongo, jobs: Vec<NewJob>) -> Result<Vec<(usize, StoreErr
     let documents = jobs.iter().map(|job| from_job(job, now)).collect::<Result<_>>()?;
     let failed = insert_jobs(&mongo.connection, documents).await?;
     // Ids are new: one that is there was put there by the driver's first try of this very insert.
-    let failed = failed.into_iter().filter(|failed| failed.code != DUPLICATE_KEY);
-    let errors = failed.map(|failed| (failed.index, failed.fault()));
-    let errors: Vec<_> = errors.collect();
+    let failed = failed.into_iter().filter(|failed| !failed.is_there());
+    let errors: Vec<_> = failed.map(|failed| (failed.index, failed.fault())).collect();
     if errors.is_empty() {
         arriving.stored(); // else they are counted later: it never happens
     }
@@ -154,22 +151,49 @@ pub fn position(job: &NewJob) -> (QueueName, Position) {
     (job.queue.clone(), Position { priority: job.spec.priority, run_at: job.run_at })
 }
 
-/// Jobs with keys or groups, in one transaction. Returns what room is left as well.
-async fn push_in_transaction(
+/// Jobs with keys or groups, in one transaction; where one of them is refused, each half in one of its own, until that one is alone.
+/// Returns what room is left as well, unless that is unknown.
+async fn push_in_transactions(
     mongo: &Mongo,
-    jobs: &Placed<NewJob>,
-    room: Room,
-) -> Result<(Placed<Result<Pushed>>, Room)> {
+    jobs: Placed<NewJob>,
+    mut room: Room,
+) -> (Placed<Result<Pushed>>, Result<Room>) {
     if jobs.is_empty() {
-        return Ok((Vec::new(), room));
+        return (Vec::new(), Ok(room));
     }
     let end = mongo.connection.end();
     let lines = jobs.iter().filter_map(|(_, job)| line(job));
     let locks = mongo.connection.until(end, async { Ok(mongo.group_mutex.lock(lines).await) });
-    let _locks = locks.await?;
-    let new: Vec<&NewJob> = jobs.iter().map(|(_, job)| job).collect();
-    let (pushed, left) = transaction::until(mongo, end).run(Push { jobs: &new, room: &room }).await?;
-    Ok((jobs.iter().map(|(n, _)| *n).zip(pushed.into_iter().map(Ok)).collect(), left))
+    let _locks = match locks.await {
+        Ok(locks) => locks,
+        Err(error) => return (all_failed(&jobs, &error), Err(error)),
+    };
+    let mut answers = Vec::with_capacity(jobs.len());
+    // The first to be stored is the last of these.
+    let mut parts = vec![jobs];
+    while let Some(mut part) = parts.pop() {
+        let new: Vec<&NewJob> = part.iter().map(|(_, job)| job).collect();
+        match transaction::until(mongo, end).run(Push { jobs: &new, room: &room }).await {
+            Ok((pushed, left)) => {
+                answers.extend(part.iter().map(|(n, _)| *n).zip(pushed.into_iter().map(Ok)));
+                room = left;
+            }
+            Err(Failed::NotStored(error @ StoreError::NotUnique(_))) => match part.len() {
+                1 => answers.extend(all_failed(&part, &error)),
+                count => {
+                    let second = part.split_off(count / 2);
+                    parts.extend([second, part]);
+                }
+            },
+            Err(failed) => {
+                let error = StoreError::from(failed);
+                let left = std::iter::once(&part).chain(&parts);
+                answers.extend(left.flat_map(|part| all_failed(part, &error)));
+                return (answers, Err(error));
+            }
+        }
+    }
+    (answers, Ok(room))
 }
 
 /// A push of jobs with keys or groups.
@@ -408,79 +432,4 @@ pub async fn move_key(
     tx.write(doc! { "update": KEYS, "updates": [{ "q": { "_id": id }, "u": record, "upsert": true }] })
         .await?;
     Ok(None)
-}
-
-/// The records of these keys, and what there is of the jobs that have them.
-async fn read_holders(ids: Vec<String>, tx: &mut Tx<'_>) -> Result<(Vec<Stored>, Vec<Stored>), TxError> {
-    if ids.is_empty() {
-        return Ok((Vec::new(), Vec::new()));
-    }
-    let records = tx.read(tx.collection(KEYS).find(doc! { "_id": { "$in": ids } })).await?;
-    let job_ids: Vec<&str> = records.iter().filter_map(|record| record.get_str("job").ok()).collect();
-    if job_ids.is_empty() {
-        return Ok((records, Vec::new()));
-    }
-    let jobs = tx.collection(JOBS);
-    let projection = doc! { "state": 1, "run_at": 1, "queue": 1, "key": 1 };
-    let find = jobs.find(doc! { "_id": { "$in": job_ids } }).projection(projection);
-    let states = tx.read(find).await?;
-    Ok((records, states))
-}
-
-fn holders(records: &[Stored], states: &[Stored], now: Timestamp) -> Result<HashMap<String, Holder>> {
-    let states: HashMap<&str, Facts> = states.iter().filter_map(|state| state_of(state)).collect();
-    let mut holders = HashMap::with_capacity(records.len());
-    for record in records {
-        let (id, mut holder) = holder(record)?;
-        if let Some((state, run_at, home)) = states.get(holder.id.as_str()) {
-            holder.run_at = *run_at;
-            holder.is_home = home.as_ref() == Some(&id);
-            holder.state = Some(state.visible(*run_at, now));
-        }
-        holders.insert(id, holder);
-    }
-    Ok(holders)
-}
-
-/// The state of a job, when it is due, and the id of the key that it knows.
-type Facts = (State, Timestamp, Option<String>);
-
-fn state_of(document: &Document) -> Option<(&str, Facts)> {
-    let (row, state) = (Row(document), State::from_word(document.get_str("state").ok()?)?);
-    let home = row.text::<JobKey>("key").and_then(|key| Ok(id_of(&row.text("queue")?, &key))).ok();
-    Some((document.get_str("_id").ok()?, (state, row.time("run_at").ok()??, home)))
-}
-
-/// Queue names have no slash, so that no two pairs of queue and key share an id.
-fn id_of(queue: &QueueName, key: &JobKey) -> String {
-    format!("{queue}/{key}")
-}
-
-fn key_id(queue: &QueueName, hold: &KeyHold) -> String {
-    id_of(queue, &hold.key)
-}
-
-fn record(holder: &Holder) -> Document {
-    let digest = Binary { subtype: BinarySubtype::Generic, bytes: holder.digest.to_vec() };
-    let (until, run_at) = (date(holder.until), date(holder.run_at));
-    let mut record = doc! {
-        "job": holder.id.as_str(), "digest": digest, "until": until, "run_at": run_at, "check_at": until,
-    };
-    if !holder.lasts.is_usual() {
-        record.insert("lasts", holder.lasts.as_str()); // older servers do not know it, and keep the key for longer
-    }
-    record
-}
-
-fn holder(record: &Document) -> Result<(String, Holder)> {
-    let row = Row(record);
-    let digest =
-        record.get_binary_generic("digest").ok().and_then(|digest| digest.as_slice().try_into().ok());
-    let digest = digest.ok_or_else(|| row.fault("digest"))?;
-    let until = row.time("until")?.ok_or_else(|| row.fault("until"))?;
-    let run_at = row.time("run_at")?.ok_or_else(|| row.fault("run_at"))?;
-    let lasts = KeyUntil::from_word(record.get_str("lasts").ok());
-    let (id, is_home, is_readable) = (row.text("job")?, false, true);
-    let holder = Holder { id, digest, until, lasts, is_home, is_readable, run_at, state: None };
-    Ok((row.text("_id")?, holder))
 }
