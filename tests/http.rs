@@ -57,7 +57,7 @@ use http::{
 };
 use http::{
     push::*, queue_list::*, queues::*, reserve::*, results::*, schedules::*, search::*, semaphores::*,
-    series::*, settle::*, stale::*, together::*, unique::*, waiting::*, waiting_for::*, wire::*, workers::*,
+    series::*, settle::*, stale::*, together::*, waiting::*, waiting_for::*, wire::*, workers::*,
 };
 
 on_every_store! {
@@ -455,6 +455,7 @@ mod several_servers {
         a_busy_server_that_is_killed_is_waited_for_no_more, busy_servers_take_turns_and_lose_nothing,
         who_comes_alone_does_not_wait_for_a_busy_server,
     };
+    use super::http::unique::a_unique_index_of_another_program_refuses_its_own;
     use super::http::waiting_for::who_waits_on_another_server_is_known;
     use super::http::workers::{
         a_heartbeat_at_another_server_counts, a_silence_is_noticed_without_the_server_that_heard_last,
@@ -462,11 +463,9 @@ mod several_servers {
 
     crate::on_one_store! {
         mongo:
-        one_commit_on_two_servers_pushes_once
-        a_unique_index_of_another_program_refuses_its_own
+        one_commit_on_two_servers_pushes_once a_unique_index_of_another_program_refuses_its_own
         two_servers_say_the_same
-        who_waits_on_another_server_is_known
-        two_servers_call_back_once
+        who_waits_on_another_server_is_known two_servers_call_back_once
         a_result_is_waited_for_on_another_server
         a_repeat_at_another_server_gets_the_same_jobs
         a_repeat_at_another_server_waits_for_the_first
