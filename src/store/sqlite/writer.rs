@@ -220,10 +220,10 @@ fn commit(
 ) -> Result<(), RoundError> {
     let whole = |error: rusqlite::Error| RoundError::Whole(fault::from_sql(&error));
     execute(db, "BEGIN IMMEDIATE").map_err(whole)?;
-    caches.skipped.look_for_others(db).map_err(whole)?;
     let tx = Tx::new(db, caches);
     let before = db.total_changes();
     let run = || -> Result<(), RoundError> {
+        caches.skipped.look_for_others(db).map_err(whole)?;
         for unit in units {
             unit.run(&tx, clock.now()).map_err(RoundError::One)?;
         }

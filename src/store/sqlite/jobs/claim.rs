@@ -126,6 +126,7 @@ pub fn heads(
         let mut read = bytes;
         let (jobs, spoiled) = due(tx, sql, (queue, priority), wanted - heads.len(), now, &mut read)?;
         if !spoiled.is_empty() {
+            walk.remember(tx.skipped)?; // what is written now may come due before
             walk.again(priority); // others are read in their places
         } else if jobs.is_empty() {
             walk.pass_over(priority)?;

@@ -51,12 +51,8 @@ use crate::store::{
     Result, Search, StoreError,
 };
 
-/// How long a claim goes on with further transactions.
-const CLAIM_MAX: Duration = Duration::from_secs(1);
-
-fn is_empty(won: &Result<Vec<Job>>) -> bool {
-    won.as_ref().is_ok_and(Vec::is_empty)
-}
+/// How long a claim that finds nothing goes on with further transactions.
+const CLAIM_MAX: Duration = Duration::from_secs(10);
 
 #[async_trait]
 impl Jobs for SqliteStore {
@@ -68,23 +64,21 @@ impl Jobs for SqliteStore {
     }
 
     async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims {
-        let began = Instant::now();
-        let mut all = Claims { won: asks.iter().map(|_| Ok(Vec::new())).collect(), ..Claims::default() };
+        let (began, mut offers) = (Instant::now(), Vec::new());
         loop {
-            // Those that have nothing yet: so much was in the way that the rest was left for another transaction.
-            let open: Vec<usize> = (0..asks.len()).filter(|at| is_empty(&all.won[*at])).collect();
-            let own: Vec<ClaimAsk> = open.iter().map(|at| asks[*at].clone()).collect();
-            let (count, rules) = (own.len(), rules.clone());
+            let (own, rules) = (asks.to_vec(), rules.clone());
             let claimed = self.writer.run(move |tx, now| claim::claim(tx, &own, &rules, now)).await;
-            let claims = claimed.unwrap_or_else(|error| Claims::failed(count, &error));
-            open.into_iter().zip(claims.won).for_each(|(at, won)| all.won[at] = won);
-            all.offers.extend(claims.offers);
-            all.refused.extend(claims.refused);
-            all.resume = claims.resume;
-            let is_due = |(_, at): &(QueueName, Timestamp)| *at <= self.clock.now();
-            if !all.won.iter().any(is_empty) || !all.resume.iter().any(is_due) || began.elapsed() > CLAIM_MAX
+            let mut claims = claimed.unwrap_or_else(|error| Claims::failed(asks.len(), &error));
+            offers.append(&mut claims.offers);
+            // So much was in the way that the rest was left for another transaction.
+            if claims.won.iter().any(|won| won.as_ref().map_or(true, |jobs| !jobs.is_empty()))
+                || !claims.resume.iter().any(|(_, at)| *at <= self.clock.now())
             {
-                return all;
+                return Claims { offers, ..claims };
+            }
+            if began.elapsed() > CLAIM_MAX {
+                let error = StoreError::unavailable("too many jobs that may not be delivered come first");
+                return Claims { offers, ..Claims::failed(asks.len(), &error) };
             }
         }
     }

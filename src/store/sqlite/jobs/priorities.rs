@@ -116,9 +116,10 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Goes back to this priority, from which something was removed.
+    /// Goes back to this priority, from which something is removed. From here on nothing is learnt.
     pub fn again(&mut self, priority: i64) {
         self.above = priority.saturating_add(1);
+        (self.has_found, self.count) = (true, 0);
     }
 
     fn skip(&mut self, priority: i64, next: Option<Timestamp>) {
@@ -130,7 +131,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Remembers what was skipped, where that was much. Only the thread that writes does this, in a transaction.
-    pub fn remember(self, cache: &SkippedCache) -> Result<(), Fault> {
+    pub fn remember(&self, cache: &SkippedCache) -> Result<(), Fault> {
         if self.count < WORTH {
             return Ok(());
         }
