@@ -172,7 +172,7 @@ pub async fn serve<S, B>(
         let Some(admitted) = accepted else { continue };
         let connection = Connection { service: service.clone(), shared: shared.clone() };
         let (tls, watcher, stop) = (tls.clone(), graceful.watcher(), stop.clone());
-        let abort = abort.clone();
+        let abort = abort.child_token(); // which is polled without a lock that all connections share
         open.spawn(async move {
             telemetry::connections(1.0);
             abort.run_until_cancelled(connection.run(admitted, tls, watcher, stop)).await;
