@@ -91,8 +91,7 @@ on_every_store! {
     each_action_does_what_it_says
     a_dry_run_changes_nothing
     a_repeat_finds_its_operation_among_many
-    a_whole_group_is_deleted_by_its_states
-    all_that_were_blocked_are_meant_by_their_state
+    a_whole_group_is_deleted_by_its_states all_that_were_blocked_are_deleted_by_their_state
     a_delete_whose_jobs_are_gone_is_not_refused
     a_replay_leaves_out_what_needs_a_semaphore_that_is_gone
     a_pop_that_waits_keeps_no_job_from_a_reserve
@@ -484,8 +483,7 @@ mod several_servers {
         a_change_of_settings_is_known_at_other_servers_by_a_signal
         the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another
         nothing_is_told_that_nobody_waits_for
-        a_stream_that_ends_is_opened_again
-        a_server_that_stops_is_not_told_any_more
+        a_stream_that_ends_is_opened_again a_server_that_stops_is_not_told_any_more
         servers_over_one_store_know_each_other
         servers_tell_an_older_one_and_hear_it
         the_collection_of_the_news_is_mended

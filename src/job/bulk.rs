@@ -188,10 +188,12 @@ impl BulkIntent {
         let time = Span { from: self.filter.from, before: self.filter.before };
         let at = if job.state.is_unfinished() { Some(job.created_at) } else { job.finished_at };
         let (was, states) = (job.visible(began), self.states());
-        let was_blocked = states.contains(&Visible::Blocked) && was_unblocked(job, began);
-        let has_come = is_since(job.came_at, began);
+        // One that was blocked then, which is meant as well.
+        let was_unblocked =
+            states.contains(&Visible::Blocked) && was == Visible::Ready && !was_held_since(job, began);
+        let has_come = is_since(job.came_at, began) && !was_unblocked;
         self.action.concerns(was)
-            && (states.is_empty() || was_blocked || (states.contains(&was) && !has_come))
+            && (states.is_empty() || (states.contains(&was) && !has_come))
             && !was_held(job, began)
             && !(self.action == BulkAction::Delete && was_held_since(job, began))
             && (time.is_all() || at.is_some_and(|at| time.has(at)))
@@ -219,10 +221,6 @@ impl BulkIntent {
             }
             BulkAction::Delete => Some(match self.filter.states() {
                 states if states.is_empty() => Operation::CancelUnheld { within },
-                // The step itself may have unblocked it by then.
-                states if job.state.is_unfinished() => {
-                    Operation::Purge { within, states: and_unblocked(&states) }
-                }
                 states => Operation::Purge { within, states },
             }),
             BulkAction::Redrive => Some(Operation::Redrive { within, home: self.reach() }),
@@ -265,26 +263,6 @@ pub fn is_new_callback(job: &Meta, asked_at: Timestamp) -> bool {
     job.created_at >= asked_at && job.id < JobId::first_of(job.created_at)
 }
 
-/// Returns these states and, where blocked jobs are meant, those to which they come.
-fn and_unblocked(states: &[Visible]) -> Vec<Visible> {
-    let mut all = states.to_vec();
-    if states.contains(&Visible::Blocked) {
-        all.extend([Visible::Scheduled, Visible::Ready].into_iter().filter(|state| !states.contains(state)));
-    }
-    all
-}
-
-/// Whether the job was blocked when an operation began, and waits to be delivered since: it has its turn, or what it waited for. One that
-/// was dead then, and kept its place in its group, was revived when it came.
-fn was_unblocked(job: &Meta, began: Timestamp) -> bool {
-    let has_waited = job.turn.is_some() || job.waiting_since.is_some_and(|since| since < began);
-    job.state == State::Ready
-        && has_waited
-        && is_since(job.came_at, began)
-        && job.came_at != Some(job.run_at)
-        && !was_held_since(job, began)
-}
-
 fn is_since(at: Option<Timestamp>, began: Timestamp) -> bool {
     at.is_some_and(|at| at >= began)
 }
@@ -320,18 +298,6 @@ pub struct BulkPart {
     pub states: Vec<Visible>,
     /// Whether they must have been dead-lettered into the queue.
     pub dead_lettered: bool,
-}
-
-impl BulkPart {
-    /// Returns where its jobs may be once the operation acts: what was blocked when it began may be free by then.
-    pub fn by_then(&self) -> Self {
-        Self { states: and_unblocked(&self.states), ..self.clone() }
-    }
-
-    /// Returns whether jobs in this state are meant at any time.
-    pub fn has(&self, state: Visible) -> bool {
-        self.states.contains(&state)
-    }
 }
 
 /// How an operation is doing.

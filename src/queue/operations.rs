@@ -83,7 +83,9 @@ impl NewBulk {
             return Err(Error::invalid("/confirm", format!("must be {named:?}{why}")));
         }
         let (within, owner) = bounds(caller);
-        let intent = BulkIntent { filter, action, to, priority, limit, newest_first: false, within, owner };
+        // What has unblocked the next job of a group when that is looked at would spare it.
+        let newest_first = action == BulkAction::Delete && limit.is_none();
+        let intent = BulkIntent { filter, action, to, priority, limit, newest_first, within, owner };
         match intent.fault() {
             Some((pointer, what)) => Err(Error::invalid(pointer, what)),
             None => Ok(intent),

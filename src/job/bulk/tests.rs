@@ -152,51 +152,11 @@ fn a_state_that_a_job_came_to_since_it_began_is_not_meant() {
     let put_off_since = Meta { came_at: Some(at(20)), ..put_off };
     assert!(retry.operation(&put_off_since, at(20)).is_none(), "it was ready then, or reserved");
     assert!(retry.operation(&ready, at(20)).is_none(), "only what is dead or scheduled is retried");
-    // In the line of its group, and ready or scheduled once it is the first of it.
-    let unblocked = Meta { turn: Some(2), came_at: Some(at(20)), ..ready };
-    let unblocked_early = Meta { run_at: at(90), ..unblocked.clone() };
-    let waited = Meta { turn: None, waiting_since: Some(at(15)), ..unblocked.clone() };
-    let waited_since = Meta { waiting_since: Some(at(20)), ..waited.clone() };
-    let revived = Meta { run_at: at(20), ..unblocked.clone() };
-    let held = Meta { given_back_at: Some(at(20)), ..unblocked.clone() };
-    for (states, is_meant) in [
-        (r#"["ready"]"#, false),
-        (r#"["scheduled","dead"]"#, false),
-        (r#"["ready","blocked"]"#, true),
-        (r#"["dead","blocked"]"#, true),
-        (r#"["blocked"]"#, true),
-    ] {
-        for action in [r#""delete""#, r#""move","to":"p""#] {
-            let bulk = intent(&format!(r#"{{"filter":{{"states":{states}}},"action":{action}}}"#));
-            let is_taken = |job: &Meta| bulk.operation(job, at(20)).is_some();
-            for job in [&unblocked, &unblocked_early, &waited] {
-                assert_eq!(is_taken(job), is_meant, "{states} {action} {job:?}");
-            }
-            for job in [&waited_since, &revived, &held] {
-                assert!(!is_taken(job), "{states} {action} {job:?}");
-            }
-        }
+    let unblocked = Meta { came_at: Some(at(20)), ..ready };
+    for (states, is_meant) in [("[\"ready\"]", false), ("[\"ready\",\"blocked\"]", true)] {
+        let purge = intent(&format!(r#"{{"filter":{{"states":{states}}},"action":"delete"}}"#));
+        assert_eq!(purge.operation(&unblocked, at(20)).is_some(), is_meant, "{states}");
     }
-}
-
-#[test]
-fn what_is_unblocked_by_the_step_itself_is_deleted_with_what_was_blocked() {
-    let new = NewJob::new(
-        "A".parse().unwrap(),
-        "q".parse().unwrap(),
-        JobSpec::new(Payload::parse("1").unwrap()),
-        at(10),
-    );
-    let blocked = Meta { state: State::Blocked, turn: Some(2), ..new.into_job().meta };
-    let dead = Meta { state: State::Dead, finished_at: Some(at(15)), ..blocked.clone() };
-    let delete = intent(r#"{"filter":{"states":["dead","blocked"]},"action":"delete"}"#);
-    let purged = |job: &Meta| match delete.operation(job, at(20)) {
-        Some(Operation::Purge { states, .. }) => states,
-        other => panic!("{other:?}"),
-    };
-    let asked = [Visible::Dead, Visible::Blocked];
-    assert_eq!(purged(&blocked), [&asked[..], &[Visible::Scheduled, Visible::Ready][..]].concat());
-    assert_eq!(purged(&dead), asked, "once it is revived, it is not meant");
 }
 
 /// The id of a callback is as old as its batch.

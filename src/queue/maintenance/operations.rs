@@ -14,7 +14,7 @@ use super::{Maintenance, Run, lock};
 use crate::faults;
 use crate::job::bulk::{BulkAction, BulkCursor, BulkState};
 use crate::job::transition::Refusal;
-use crate::job::{Bulk, BulkId, Job, JobId, NewJob, QueueName, Timestamp};
+use crate::job::{Bulk, BulkId, JobId, NewJob, QueueName, Timestamp};
 use crate::queue::bulk::CLOCKS_DIFFER_MS;
 use crate::queue::operations::filter;
 use crate::queue::outcomes::Noted;
@@ -149,7 +149,7 @@ impl Maintenance {
     /// Looks for the next jobs, and does what is to be done with them. Where there are none for a while, it only remembers how far it has
     /// looked.
     async fn step(&self, operation: &mut Bulk, end: Instant) -> Result<Stepped> {
-        let (queues, began, now) = (&self.queues, operation.began(), self.queues.now()?);
+        let (queues, began) = (&self.queues, operation.began());
         let parts = operation.intent.parts();
         let mut next = operation.revised();
         let size = self.size(&operation.id);
@@ -165,15 +165,10 @@ impl Maintenance {
                 *at = BulkCursor::at(queue, 0, None);
             }
             let (Some(queue), Some(part)) = (at.queue.clone(), parts.get(at.part)) else { continue };
-            let filter = filter(&operation.intent, part.by_then(), queue, began);
+            let filter = filter(&operation.intent, part.clone(), queue, began);
             let newest_first = operation.intent.newest_first;
             let ask = Search { after: at.after.clone(), newest_first, ..Search::new(filter, size) };
-            let mut found = queues.0.store.search(&ask).await?;
-            // Of those in a state that was not asked for, only what was blocked is meant.
-            let is_asked = |job: &Job| {
-                part.has(job.meta.visible(now)) || operation.intent.operation(&job.meta, began).is_some()
-            };
-            found.jobs.retain(|job| job.as_ref().map_or(true, is_asked));
+            let found = queues.0.store.search(&ask).await?;
             if !at.was_over {
                 // Those that are found are counted one by one: a step may end at one of them.
                 next.scanned += found.scanned.saturating_sub(found.jobs.len() as u64);
