@@ -268,11 +268,12 @@ async fn holding_a_job(database: &Database) -> ClientSession {
 }
 
 async fn until_it_waits(database: &Database, command: &str) {
-    let waiting = doc! { "currentOp": true, format!("command.{command}"): "jobs" };
+    // The command `currentOp` would cut off one that is as long as a validator.
+    let pipeline = [doc! { "$currentOp": {} }, doc! { "$match": { format!("command.{command}"): "jobs" } }];
     let admin = database.client().database("admin");
     until(&format!("{command} waits"), || async {
-        let found = admin.run_command(waiting.clone()).await.unwrap();
-        !found.get_array("inprog").unwrap().is_empty()
+        let mut found = admin.aggregate(pipeline.clone()).await.unwrap();
+        found.advance().await.unwrap()
     })
     .await;
 }

@@ -319,6 +319,7 @@ const MONGO: [(&str, &[&str]); 66] = [
             "jobs::transitions",
             "jobs::document",
             "jobs::head",
+            "jobs::oversized",
             "jobs::rewrite",
             "semaphores",
             "transaction",

@@ -49,7 +49,7 @@ pub async fn what_a_claim_has_won_is_handed_out_whoever_wrote_it_since(place: &P
     let (status, answer) = server.post("/v1/workers/w/heartbeat", json!({})).await;
     assert_eq!((status, &answer["held"]), (200, &json!(2)), "{answer}");
     let (status, answer) = server.send(reqwest::Method::DELETE, &format!("/v1/jobs/{}", ids[2]), None).await;
-    assert_eq!(status, 200, "{answer}");
+    assert_eq!(status, 202, "{answer}");
     go_on("claim.written", points.path());
 
     let answer = reserve.await.unwrap();

@@ -84,13 +84,6 @@ pub async fn a_group_goes_on_behind_a_job_that_was_removed_past_the_servers(plac
     remove(&[&first]).await;
     delete(&next).await;
     is_next(&server, &push().await).await;
-
-    // All of the line was removed.
-    let (first, next) = (push().await, push().await);
-    remove(&[&first, &next]).await;
-    let (first, next) = (push().await, push().await);
-    is_next(&server, &first).await;
-    is_next(&server, &next).await;
 }
 
 /// A document so long that nothing fits in: MongoDB refuses to reserve it.

@@ -138,8 +138,8 @@ pub async fn the_same_job_twice_in_a_settle(place: &Place) {
     assert_eq!((&back["id"], &back["attempt"]), (&jobs[2]["id"], &json!(2)));
     assert_eq!(back["errors"].as_array().unwrap().len(), 1, "it failed once");
 
-    // However often: extends of one token are one change, of which the last one's lease and progress count.
-    let mut extends = vec![item(&jobs[3], json!({"lease_ms": 1000})); 990];
+    // However often: extends of one token for the same lease are one change, of which the last progress counts.
+    let mut extends = vec![item(&jobs[3], json!({"lease_ms": 60_000})); 990];
     extends.push(item(&jobs[3], json!({"lease_ms": 60_000, "progress": "half"})));
     extends.push(item(&jobs[3], json!({"lease_ms": 600_000})));
     let (_, answer) = server.post("/v1/settle", json!({ "extend": extends })).await;

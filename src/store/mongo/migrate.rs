@@ -38,6 +38,8 @@ const COMMAND_MS: u64 = 1000;
 const BUILD_DOCUMENTS_PER_MS: u64 = 20;
 /// The pause before a command is sent again, in times of what it was given; it is given twice as long then.
 const COMMAND_RESTS: u32 = 10;
+/// The longest pause.
+const COMMAND_REST_MAX: Duration = Duration::from_secs(60);
 /// How long behind its limit a command is sent again that has not been heard of: the connection to the one who replies may be dead.
 const COMMAND_AGAIN: Duration = Duration::from_secs(60);
 /// MongoDB's `MaxTimeMSExpired` and `IndexBuildAborted`: a command was ended by its own limit, or by that of another server that sent it.
@@ -197,7 +199,7 @@ pub async fn patiently(database: &Database, mut command: Document) -> mongodb::e
             }
             done => return done,
         }
-        sleep(limit.saturating_mul(COMMAND_RESTS)).await;
+        sleep(limit.saturating_mul(COMMAND_RESTS).min(COMMAND_REST_MAX)).await;
         limit = limit.saturating_mul(2);
     }
 }

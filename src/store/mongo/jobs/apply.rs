@@ -205,10 +205,7 @@ impl Round<'_> {
                 (Ok(step), Some(meta)) if step.next == Next::Keep => {
                     let plan = Plan::new(meta, step, &change.operation, now);
                     let kept = Applied { repeated: true, ..plan.applied(Vec::new(), None) };
-                    let earlier = match change.operation.pushes() {
-                        [] => None,
-                        _ => self.receipt_of(&change).await?, // it has more than history does
-                    };
+                    let earlier = self.receipt_of(&change).await?; // it has more than history does
                     proven.push((n, earlier.map_or(kept, Applied::from)));
                 }
                 (Ok(step), Some(meta)) => {

@@ -177,10 +177,12 @@ async fn take(
     let mut found = won_of(database, &taken).await?;
     // What the reply counts is with a majority.
     if let Err(error) = written {
-        // A document that MongoDB refuses is one that an answer speaks of: nothing is under way then.
-        let is_buried = !error.is_away() && oversized::bury(mongo, &taken, rules).await?;
-        if found.len() < taken.len() && !is_buried {
-            return Err(error); // the rest may still be written: all that bears the claim is given back
+        // Where MongoDB has refused a document those before it are won, and nothing is under way.
+        let is_unknown = error.is_away() && found.len() < taken.len();
+        let has_some =
+            !found.is_empty() || (!error.is_away() && oversized::bury(mongo, &taken, rules).await?);
+        if is_unknown || !has_some {
+            return Err(error); // what may still be written bears the claim, and is given back
         }
         barrier(&mongo.connection, since).await?;
         counters.moved(&queue, RESERVE.from, RESERVE.to, found.len() as u64);

@@ -31,6 +31,7 @@ use crate::store::mongo::cache::{FULL_FOR, Known, Refused};
 use crate::store::mongo::client::count;
 use crate::store::mongo::jobs::document::{Row, deliveries_of, serialized};
 use crate::store::mongo::jobs::head::{self, Heads};
+use crate::store::mongo::jobs::oversized;
 use crate::store::mongo::jobs::rewrite::{self, Rewrite};
 use crate::store::mongo::jobs::transitions::{self, not_as_read, reserved};
 use crate::store::mongo::semaphores;
@@ -206,6 +207,11 @@ impl Dealing<'_> {
             let dealt = match round.run(few, self.end, self.retry_until).await {
                 Ok(Some(dealt)) => dealt,
                 Ok(None) | Err(Failed::Conflict) => return Ok(Progress::Some),
+                Err(Failed::NotStored(error))
+                    if !error.is_away() && oversized::bury(self.mongo, few, self.rules).await? =>
+                {
+                    return Ok(Progress::Some); // those behind them are read in their places
+                }
                 // What was won before goes to those who asked. Where this part may be stored all of it is found again by its claim.
                 Err(Failed::NotStored(error)) if self.has_won() => {
                     tracing::warn!(error = crate::store::chain(&error), %queue, "a claim ended before its time");

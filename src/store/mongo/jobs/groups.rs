@@ -8,7 +8,7 @@
 //! found by one command.
 //!
 //! Only jobs make a line, and its document says no more than which places were given: where the first job was removed past the servers,
-//! the next job that leaves is the first, although it was blocked, and one that joins a line in which no job stands is.
+//! the next job that leaves is the first, although it was blocked.
 
 use std::collections::{HashMap, HashSet};
 
@@ -94,23 +94,8 @@ pub fn unblocking(next: &mut [Next]) -> Vec<Rewrite> {
 }
 
 impl Lines {
-    /// Reads the lines that are not known yet, and in which of them a job stands.
+    /// Reads the lines that are not known yet.
     pub async fn load(&mut self, lines: impl Iterator<Item = Line>, tx: &mut Tx<'_>) -> Result<(), TxError> {
-        let unknown: HashSet<Line> = lines.filter(|line| !self.known.contains_key(line)).collect();
-        self.read(unknown.iter().cloned(), tx).await?;
-        let stored = unknown.iter().filter_map(|line| {
-            let known = self.known.get(line).filter(|known| known.is_stored)?;
-            Some((line.clone(), known.last))
-        });
-        let stored: Vec<(Line, i64)> = stored.collect();
-        for line in without_jobs(stored, tx).await? {
-            self.known.entry(line).and_modify(|known| known.is_empty = true);
-        }
-        Ok(())
-    }
-
-    /// Reads the documents of the lines that are not known yet.
-    async fn read(&mut self, lines: impl Iterator<Item = Line>, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let mut unknown: HashMap<String, Line> =
             lines.filter(|line| !self.known.contains_key(line)).map(|line| (id(&line), line)).collect();
         if unknown.is_empty() {
@@ -160,7 +145,7 @@ impl Lines {
                 sort(line, read);
             }
         }
-        self.read(ahead.values().cloned(), tx).await?;
+        self.load(ahead.values().cloned(), tx).await?;
         for line in ahead.into_values() {
             if let Some(read) = self.search(&line, tx).await? {
                 sort(line, read);

@@ -22,7 +22,7 @@ pub struct Pass {
 /// The change of a job in this pass.
 struct First {
     index: usize,
-    /// Whether only changes of the same verb came since: what stands behind another one stays behind it.
+    /// Whether only changes that ask for the same came since: what stands behind another one stays behind it.
     is_open: bool,
 }
 
@@ -42,7 +42,7 @@ impl Pass {
             };
             let first = entry.get_mut();
             let Some((place, made)) = pass.changes.get_mut(first.index) else { continue };
-            first.is_open &= made.operation.verb() == change.operation.verb();
+            first.is_open &= asks_the_same(&made.operation, &change.operation);
             if first.is_open
                 && token(&made.operation).is_some_and(|own| Some(own) == token(&change.operation))
             {
@@ -78,14 +78,17 @@ fn token(operation: &Operation) -> Option<&Claim> {
     }
 }
 
-/// Lets an extend do what a later one does as well.
+/// Whether two operations have the same verb, and extends the same lease.
+fn asks_the_same(one: &Operation, other: &Operation) -> bool {
+    match (one, other) {
+        (Operation::Extend { lease_ms: one, .. }, Operation::Extend { lease_ms: other, .. }) => one == other,
+        _ => one.verb() == other.verb(),
+    }
+}
+
+/// Lets an extend note the progress of a later one as well.
 fn join(made: &mut Operation, later: &Operation) {
-    if let (
-        Operation::Extend { lease_ms, progress, .. },
-        Operation::Extend { lease_ms: last, progress: said, .. },
-    ) = (made, later)
-    {
-        *lease_ms = *last;
+    if let (Operation::Extend { progress, .. }, Operation::Extend { progress: said, .. }) = (made, later) {
         *progress = said.clone().or(progress.take());
     }
 }
@@ -155,10 +158,12 @@ mod tests {
 
     #[test]
     fn extends_of_one_token_are_made_as_one() {
-        let many = [extend("x", 100, Some("1")), extend("x", 200, Some("2")), extend("x", 300, None)];
+        let many = [extend("x", 100, Some("1")), extend("x", 100, Some("2")), extend("x", 100, None)];
         let pass = Pass::of(placed(many.to_vec()));
-        assert_eq!(pass.changes, vec![(0, of("a", extend("x", 300, Some("2"))))]);
+        assert_eq!(pass.changes, vec![(0, of("a", extend("x", 100, Some("2"))))]);
         assert_eq!(passes(placed(vec![extend("x", 100, None); 1000]), |_| done(false)), [[0]]);
+        let leases = [100, 200, 100].map(|lease_ms| extend("x", lease_ms, None));
+        assert_eq!(passes(placed(leases.to_vec()), |_| done(false)), [[0], [1], [2]]);
         // Also between others with tokens that are lost.
         let mixed = (0..1000).map(|n| extend(if n % 2 == 0 { "x" } else { "" }, 100, None)).collect();
         assert_eq!(passes(placed(mixed), |_| done(false)).len(), 2);
