@@ -177,10 +177,10 @@ impl Left {
 
 /// Counts what was found, and returns its line, or that of what stands in for it.
 fn count(found: Found, tally: &mut Tally, left: &mut Left) -> anyhow::Result<Option<String>> {
-    let item = match left.without_batches(found) {
-        Ok(item) => item,
+    let (item, is_salvaged) = match left.without_batches(found) {
+        Ok(item) => (item, false),
         Err(spoiled) => match left.note(spoiled) {
-            Some(stand_in) => Item::Job(stand_in),
+            Some(stand_in) => (Item::Job(stand_in), true),
             None => return Ok(None),
         },
     };
@@ -188,6 +188,7 @@ fn count(found: Found, tally: &mut Tally, left: &mut Left) -> anyhow::Result<Opt
     if left.judges
         && let Err(why) = line::read(item.kind(), &line)
     {
+        left.salvaged -= u64::from(is_salvaged);
         left.note(Spoiled { kind: item.kind(), name: item.shown(), why, stand_in: None });
         return Ok(None);
     }
