@@ -97,7 +97,7 @@ impl State {
             (self.began, self.now.at) = (Some(now), at);
         }
         let ahead_ms = self.now.at.millis() - at.millis();
-        if ahead_ms < 0 || ahead_ms > AHEAD_MS {
+        if !(0..=AHEAD_MS).contains(&ahead_ms) {
             self.seal();
             self.now.at = at;
             self.began = self.began.map(|began| began.min(now));
