@@ -52,7 +52,8 @@ test('of a queue that the stream leaves out the page has the figures of the serv
   await dialog(page).getByRole('textbox').fill('left.out');
   await inDialog(page, 'Delete').click();
   await closed(page);
-  expect((await server.get('/v1/queues/left.out/stats')).counts).toMatchObject({ ready: 0, dead: 0 });
+  const counts = async () => (await server.get('/v1/queues/left.out/stats')).counts;
+  await expect.poll(counts).toMatchObject({ ready: 0, dead: 0 });
 });
 
 test('a server that only shows offers no actions', async ({ page, begin }, info) => {
