@@ -343,9 +343,11 @@ async fn claims_at_once_share_nothing(place: &Place) {
     bench
         .play(async |scene| {
             let began = Instant::now();
-            let asks = [ask(&scene.queue, 2), ClaimAsk { pop: true, ..ask(&scene.queue, 2) }];
-            let rules = Rules::default();
-            let (one, two) = tokio::join!(bench.store.claim(&asks, &rules), bench.store.claim(&asks, &rules));
+            let asks = || [ask(&scene.queue, 2), ClaimAsk { pop: true, ..ask(&scene.queue, 2) }];
+            // A claim finds what it won by its token: each has its own, as those of all requests have.
+            let (first, second, rules) = (asks(), asks(), Rules::default());
+            let (one, two) =
+                tokio::join!(bench.store.claim(&first, &rules), bench.store.claim(&second, &rules));
             let won = one.won.into_iter().chain(two.won).map(Result::unwrap);
             let mut won: Vec<JobId> = won.flat_map(|jobs| ids(&jobs)).collect();
             won.sort();
