@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use cli_commands::lists::*;
 use common::cli::{self, Beside, Done, finish, run, run_with_input};
 use common::server::{Place, Server, until};
-use nix::sys::signal::Signal;
+use common::signal::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::cli::{self, Beside, finish};
 use common::server::{Place, Server, until};
+use common::signal::{self, Signal};
 use common::worker::{Notes, again, gone, losing, told, work};
-use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -219,8 +219,7 @@ async fn a_drain_takes_what_is_ready_from_a_server_that_stops() {
     std::fs::write(point(""), "pause").unwrap();
     let worker = Beside::start(work(&server.base, &notes, &["stops", "--drain", "--lease", "10m"], "exit 0"));
     until("it asks", || async { point(".met").exists() }).await;
-    let process = nix::unistd::Pid::from_raw(i32::try_from(server.child.id()).unwrap());
-    nix::sys::signal::kill(process, Signal::SIGTERM).unwrap();
+    signal::send(server.child.id(), Signal::SIGTERM);
     let address = server.base.trim_start_matches("http://").to_owned();
     until("nobody new gets in", || async { tokio::net::TcpStream::connect(&address).await.is_err() }).await;
     std::fs::write(point(".go"), "").unwrap();

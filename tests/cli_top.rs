@@ -12,8 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use common::cli;
 use common::server::{Place, Server, until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use common::signal::{self, Signal};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::json;
@@ -115,7 +114,7 @@ impl Screen {
     }
 
     fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+        signal::send(self.child.id(), signal);
     }
 }
 
@@ -377,8 +376,7 @@ async fn a_server_that_hangs_is_said_and_the_clock_goes_on() {
     screen.until("beta").await;
     let at = clock();
     until("its clock goes on while nothing happens", || async { clock() != at }).await;
-    let halted = Pid::from_raw(i32::try_from(server.child.id()).unwrap());
-    kill(halted, Signal::SIGSTOP).unwrap();
+    signal::send(server.child.id(), Signal::SIGSTOP);
     let begun = std::time::Instant::now();
     screen.until("NO ANSWER for").await;
     let took = begun.elapsed();
@@ -387,7 +385,7 @@ async fn a_server_that_hangs_is_said_and_the_clock_goes_on() {
     assert!(screen.text().contains("figures of") && screen.text().contains("beta"), "{}", screen.text());
     let at = clock();
     until("its clock goes on", || async { clock() != at }).await;
-    kill(halted, Signal::SIGCONT).unwrap();
+    signal::send(server.child.id(), Signal::SIGCONT);
     until("it is live again", || async { screen.text().contains(" live ") }).await;
     server.push("delta", json!({"payload": 1})).await;
     screen.until("delta").await;

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use common::cli::{self, Beside, finish, run, zombies_of};
 use common::server::{Place, Server, until};
+use common::signal::Signal;
 use common::worker::{Notes, again, gone, losing, told, work};
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 on_every_store! {

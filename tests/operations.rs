@@ -8,8 +8,7 @@ use std::path::Path;
 
 use common::fleet::kill_9;
 use common::server::{Place, Server, until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use common::signal::{self, Signal};
 use serde_json::{Value, json};
 
 /// How many jobs there are, and how many of one page.
@@ -144,7 +143,7 @@ async fn a_server_that_stood_still_does_nothing_twice(place: &Place) {
     // It stands still in front of its first step. Another one comes, waits for the lease, and does it all.
     let other = Server::start(&place.url).await;
     judge(&other, &id).await;
-    kill(Pid::from_raw(i32::try_from(server.child.id()).unwrap()), Signal::SIGCONT).unwrap();
+    signal::send(server.child.id(), Signal::SIGCONT);
     until("it answers again", || async { server.get("/readyz").await.0 == 200 }).await;
     judge(&server, &id).await;
 }

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use common::fleet::{kill_9, text};
 use common::server::{AS_LEFT, Place, Server, until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use common::signal::{self, Signal};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -225,7 +224,7 @@ async fn ask_to_stop_in_the_middle_of_everything(place: &Place) {
 /// SIGTERM for a server that others are talking to; its exit code.
 async fn stop(server: &Server) -> Option<i32> {
     let pid = server.child.id();
-    kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGTERM).unwrap();
+    signal::send(pid, Signal::SIGTERM);
     let mut code = None;
     until("the server has stopped", || {
         // The last fields of the line are those of a process that has ended: its wait status.

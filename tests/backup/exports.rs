@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::support::{Folder, lines, of_kind, refused, restore, run, tailback};
 use crate::common::own_mongod::OwnMongod;
 use crate::common::server::{PATIENCE, Place, Server, command, until};
+use crate::common::signal::{self, Signal};
 
 /// Only a regular file is replaced: a pipe is written, a link is followed, and a directory is refused.
 #[tokio::test(flavor = "multi_thread")]
@@ -68,8 +69,7 @@ async fn a_signal_ends_an_export_to_standard_output_at_once() {
     let mut out = export.stdout.take().unwrap();
     // It has begun; or its first read is too old already, and there is nothing.
     let _ = out.read(&mut [0; 1]).unwrap();
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(export.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    signal::send(export.id(), Signal::SIGTERM);
     let ended = tokio::task::spawn_blocking(move || export.wait().unwrap());
     let ended = tokio::time::timeout(PATIENCE, ended).await.expect("it is stuck in its output").unwrap();
     assert!(!ended.success());

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 
 use super::server::Server;
+use super::signal::{self, Signal};
 
 /// A command of the program under test, which asks this server and knows nothing of the caller's environment.
 pub fn command(base: &str, arguments: &[&str]) -> Command {
@@ -88,9 +89,8 @@ impl Beside {
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: nix::sys::signal::Signal) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(self.id()).unwrap()), signal)
-            .unwrap();
+    pub fn signal(&self, signal: Signal) {
+        signal::send(self.id(), signal);
     }
 
     /// Waits until it has said this on standard error, of which the rest is kept.

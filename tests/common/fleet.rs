@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::server::{Place, Server, until};
+use super::signal::{self, Signal};
 
 /// As many servers as the store takes: three over MongoDB, one over a file.
 pub async fn fleet(place: &Place) -> Vec<Arc<Server>> {
@@ -19,7 +18,7 @@ pub async fn fleet(place: &Place) -> Vec<Arc<Server>> {
 /// SIGKILL for a server that others are talking to. Its handle still has to be dropped to bury it.
 pub async fn kill_9(server: &Server) {
     let pid = server.child.id();
-    kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
+    signal::send(pid, Signal::SIGKILL);
     // Its files and connections are closed once the last of its threads is gone; the first one, unburied,
     // is shown for as long as nobody has asked how it ended.
     until("the process is dead", || async {

@@ -14,6 +14,7 @@ pub mod proxy;
 pub mod rare_indexes;
 pub mod server;
 pub mod shim;
+pub mod signal;
 pub mod steps;
 pub mod stores;
 pub mod worker;

@@ -7,10 +7,9 @@ use std::time::Duration;
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use super::server::{PATIENCE, until};
+use super::signal::{self, Signal};
 
 /// How long a command may take.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -133,8 +132,7 @@ impl OwnMongod {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.child.as_ref().expect("the mongod does not run").id();
-        kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
+        signal::send(self.child.as_ref().expect("the mongod does not run").id(), signal);
     }
 
     fn spawn(&mut self, more: &[&str]) {

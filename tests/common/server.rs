@@ -4,11 +4,10 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
+use super::signal::{self, Signal};
 use super::{contract, mongod};
 
 /// How long a test waits for something that must happen, on however busy a machine.
@@ -175,7 +174,7 @@ impl Server {
 
     /// SIGTERM, and how the process ended.
     pub async fn terminate(&mut self) -> ExitStatus {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), Signal::SIGTERM).unwrap();
+        signal::send(self.child.id(), Signal::SIGTERM);
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

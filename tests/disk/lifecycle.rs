@@ -1,12 +1,11 @@
 //! Faults where no call is under way: the first start, which makes the file, the stop, which moves the log into it, and
 //! the checkpoint in the middle of a commit.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::common::shim::DiskFault;
+use crate::common::signal::{self, Signal};
 use crate::lane::Lane;
 use crate::site::Site;
 
@@ -89,8 +88,7 @@ async fn stop_with_jobs(lane: &mut Lane, strike: Option<(u64, DiskFault)>) -> (S
     if let Some((n, fault)) = strike {
         lane.shim.arm(fault, before + n);
     }
-    let pid = lane.server().child.id();
-    kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGTERM).unwrap();
+    signal::send(lane.server().child.id(), Signal::SIGTERM);
     lane.until_gone().await;
     (site, lane.shim.count() - before)
 }

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::common::fleet::push_many;
 use crate::common::server::{Place, Server, metric, until};
-use crate::world::{Pair, SOON, WAIT_MS, begin_keyed, looked, push, signal};
+use crate::common::signal::{self, Signal};
+use crate::world::{Pair, SOON, WAIT_MS, begin_keyed, looked, push};
 
 /// Waits until the server has asked for the record of a request this often: those that wait ask again and again.
 async fn until_polled(server: &Server, times: usize) {
@@ -46,7 +46,7 @@ pub async fn a_server_that_drains_claims_nothing_for_a_repeat(place: &Place) {
     until("it waits", || async { looked(&far).await }).await;
     let repeats: Vec<_> = (0..20).map(|_| begin_keyed(&far, "k", ask.clone())).collect();
     until_polled(&far, 1 + 4 * 20).await;
-    signal(&far, Signal::SIGTERM);
+    signal::send(far.child.id(), Signal::SIGTERM);
     let address = far.base.trim_start_matches("http://").to_owned();
     until("nobody new gets in", || async { TcpStream::connect(&address).await.is_err() }).await;
     push_many(&near, "work", 30, json!({})).await;

@@ -4,14 +4,13 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{DateTime, Document, doc};
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server, metric, until};
+use crate::common::signal::{self, Signal};
 use crate::world::{
-    LONG_MS, PROMPT, Pair, begin_keyed, begin_until_met, is_the_only_holder, looked, push, repeat, signal,
-    take,
+    LONG_MS, PROMPT, Pair, begin_keyed, begin_until_met, is_the_only_holder, looked, push, repeat, take,
 };
 
 fn ask() -> Value {
@@ -38,11 +37,11 @@ pub async fn a_claim_whose_server_stood_still_has_one_holder(place: &Place) {
     push(&near, json!({"payload": 1})).await;
     let claim = proxy.next("update", "jobs", Fault::HoldAfter);
     let first = begin_until_met(&far, "k", ask(), &claim).await;
-    signal(&far, Signal::SIGSTOP);
+    signal::send(far.child.id(), Signal::SIGSTOP);
     claim.release();
     let (held, took) = repeat(&near, "k", ask()).await;
     println!("taken over after {took:?}");
-    signal(&far, Signal::SIGCONT);
+    signal::send(far.child.id(), Signal::SIGCONT);
     match first.await.unwrap() {
         Some((200, answer)) if answer["jobs"] != json!([]) => {
             assert_eq!(answer["jobs"][0]["reservation"], held[0]["reservation"], "a dead token");
@@ -89,11 +88,11 @@ pub async fn a_server_that_was_taken_over_hands_out_no_dead_token(place: &Place)
     push(&near, json!({"payload": 1})).await;
     let close = proxy.next("update", "requests", Fault::HoldBefore);
     let first = begin_until_met(&far, "k", ask(), &close).await;
-    signal(&far, Signal::SIGSTOP);
+    signal::send(far.child.id(), Signal::SIGSTOP);
     let (held, _) = repeat(&near, "k", ask()).await;
     assert_eq!(held.len(), 1);
     close.release();
-    signal(&far, Signal::SIGCONT);
+    signal::send(far.child.id(), Signal::SIGCONT);
     if let Some((200, answer)) = first.await.unwrap() {
         for job in answer["jobs"].as_array().unwrap() {
             let (status, answer) = near.settle(job, "extend", json!({"lease_ms": LONG_MS})).await;

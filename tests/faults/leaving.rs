@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::common::fleet::{kill_9, push_many};
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server, connections, until};
+use crate::common::signal::{self, Signal};
 use crate::world::{
-    LONG_MS, Pair, SOON, WAIT_MS, begin_keyed, begin_keyed_by, begin_until_met, looked, push, repeat, signal,
+    LONG_MS, Pair, SOON, WAIT_MS, begin_keyed, begin_keyed_by, begin_until_met, looked, push, repeat,
 };
 
 /// Clients that leave a moment after they have asked, while the store has much to do.
@@ -119,7 +119,7 @@ pub async fn a_stop_waits_for_what_is_given_back(place: &Place) {
     until("its client has left", || async { connections(&server).await <= open }).await;
     std::fs::write(file("round.begin.go"), "").unwrap();
     until("the job is to be given back", || is_there("delivery.give_back.met")).await;
-    signal(&server, Signal::SIGTERM);
+    signal::send(server.child.id(), Signal::SIGTERM);
     let health = format!("{}/healthz", server.base);
     until("it takes no more calls", || async { reqwest::get(&health).await.is_err() }).await;
     tokio::time::sleep(Duration::from_secs(1)).await; // it does not end meanwhile
@@ -144,7 +144,7 @@ pub async fn a_stop_gives_back_what_calls_that_it_ends_have_claimed(place: &Plac
     let ask = tokio::spawn(ask.json(&json!({"lease_ms": LONG_MS})).send());
     let claimed = || async { file("round.end.met").exists() };
     until("it has claimed", claimed).await;
-    signal(&server, Signal::SIGTERM);
+    signal::send(server.child.id(), Signal::SIGTERM);
     assert!(ask.await.unwrap().is_err(), "its call is ended");
     std::fs::write(file("round.end.go"), "").unwrap();
     let exit = server.child.wait().unwrap();

@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -44,10 +42,6 @@ impl Pair {
             tokio::join!(Server::start_with(&url, &of_far), Server::start_with(&place.url, PROMPT));
         Self { proxy, far, near }
     }
-}
-
-pub fn signal(server: &Server, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(server.child.id()).unwrap()), signal).unwrap();
 }
 
 /// Pushes a job to `work`, and returns its id. A store on a busy machine may not respond in time: the key lets the call be repeated.

@@ -2,13 +2,12 @@
 
 use std::time::Instant;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::support::*;
 use crate::common::server::command;
+use crate::common::signal::{self, Signal};
 
 pub async fn waiting_calls_are_answered_at_the_end(place: &Place) {
     let mut server = Server::start_with(&place.url, ONLY_WOKEN).await;
@@ -51,8 +50,7 @@ pub async fn a_call_that_runs_is_finished(place: &Place) {
     late.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n").await.unwrap();
     server.get("/healthz").await;
 
-    let process = Pid::from_raw(i32::try_from(server.child.id()).unwrap());
-    kill(process, Signal::SIGTERM).unwrap();
+    signal::send(server.child.id(), Signal::SIGTERM);
     until("nobody new gets in", || async { TcpStream::connect(&address).await.is_err() }).await;
     // A request that was begun before learns that the server is draining, unless its connection was closed
     // before the server had read any of it.
@@ -99,8 +97,7 @@ pub async fn a_stop_gives_notice(place: &Place) {
         Server::start_with(&place.url, &[("TAILBACK__SHUTDOWN_NOTICE_MS", "3600000"), ONLY_WOKEN[0]]).await;
     let waiter = begin_reserve(&server, "mail");
     until_looked(&server, 1).await;
-    let process = Pid::from_raw(i32::try_from(server.child.id()).unwrap());
-    kill(process, Signal::SIGTERM).unwrap();
+    signal::send(server.child.id(), Signal::SIGTERM);
     until("the load balancer sees it", || async { server.get("/readyz").await.0 == 503 }).await;
     assert_eq!(server.get("/readyz").await.1["code"], "draining");
     assert_eq!(server.get("/healthz").await.0, 200);

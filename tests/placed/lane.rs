@@ -8,8 +8,6 @@ use futures::TryStreamExt as _;
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReadConcern;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -17,6 +15,7 @@ use crate::checker::{Outcome as Recorded, Recorder};
 use crate::common::own_mongod::OwnMongod;
 use crate::common::proxy::Proxy;
 use crate::common::server::{PATIENCE, Server};
+use crate::common::signal::{self, Signal};
 use crate::coverage::Met;
 use crate::record;
 use crate::story::{Outcome, Story};
@@ -225,7 +224,7 @@ impl Lane {
             assert!(Instant::now() < end, "{point} is not reached");
             sleep(Duration::from_millis(4)).await;
         }
-        signal(&self.near, Signal::SIGSTOP);
+        signal::send(self.near.child.id(), Signal::SIGSTOP);
         // Once the server goes on, so does the task.
         std::fs::write(self.near_points.path().join(format!("{point}.go")), "").unwrap();
     }
@@ -377,10 +376,6 @@ impl Lane {
             admin.run_command(doc! { "killSessions": sessions }).await.unwrap();
         }
     }
-}
-
-pub fn signal(server: &Server, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(server.child.id()).unwrap()), signal).unwrap();
 }
 
 /// The names of a case: what follows a dot among the characters lies outside, as the names of another case do.

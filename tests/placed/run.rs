@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
-use nix::sys::signal::Signal;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -14,9 +13,10 @@ use crate::case::{Case, Done, Found, Prep, SHORT_MS, Verb};
 use crate::common::fleet::kill_9;
 use crate::common::proxy::{Fault, Placed};
 use crate::common::server::PATIENCE;
+use crate::common::signal::{self, Signal};
 use crate::common::steps::Step;
 use crate::harm::{Harm, Moment};
-use crate::lane::{Lane, of_case, signal};
+use crate::lane::{Lane, of_case};
 use crate::story::{Outcome, Story, judge};
 
 /// How long a fault is waited for.
@@ -96,7 +96,7 @@ impl<'a> World<'a> {
     fn begin(&mut self) -> Option<JoinHandle<Answer>> {
         self.asked = self.case.before.as_ref().map_or(self.story.now(), |before| before.asked);
         if self.case.stops_near() {
-            signal(&self.lane.near, Signal::SIGSTOP);
+            signal::send(self.lane.near.child.id(), Signal::SIGSTOP);
         }
         let call = self.case.call.clone()?;
         self.settling = self.settle();
@@ -155,7 +155,7 @@ impl<'a> World<'a> {
     /// The rest of the system goes on for longer than a lease.
     async fn rest(&self, repeat_first: bool) -> Answer {
         if self.case.stops_near() {
-            signal(&self.lane.near, Signal::SIGCONT);
+            signal::send(self.lane.near.child.id(), Signal::SIGCONT);
         }
         let repeat = async { timeout(REPEAT, self.repeat()).await.ok().flatten() };
         if repeat_first {
@@ -342,7 +342,7 @@ impl<'a> World<'a> {
             Harm::Late | Harm::LateReply | Harm::Paused => {}
             Harm::PartedBefore | Harm::PartedAfter => self.lane.proxy.part(),
             Harm::Stopped => {
-                signal(&self.lane.far, Signal::SIGSTOP);
+                signal::send(self.lane.far.child.id(), Signal::SIGSTOP);
                 self.release(armed);
             }
             Harm::ClientGone => {
@@ -363,7 +363,7 @@ impl<'a> World<'a> {
                 self.release(armed);
                 self.lane.proxy.heal();
             }
-            Harm::Stopped => signal(&self.lane.far, Signal::SIGCONT),
+            Harm::Stopped => signal::send(self.lane.far.child.id(), Signal::SIGCONT),
             Harm::KilledBefore | Harm::KilledAfter => self.lane.restart_far().await,
             _ => self.release(armed),
         }
@@ -387,11 +387,11 @@ pub async fn learn(lane: &mut Lane, verb: &Verb) -> Result<Vec<Moment>, String> 
             }
         };
         let done = timeout(Duration::from_secs(20), until_done).await;
-        signal(&world.lane.near, Signal::SIGCONT);
+        signal::send(world.lane.near.child.id(), Signal::SIGCONT);
         done.map_err(|_| "the background task does nothing".to_owned())?;
     }
     sleep(Duration::from_millis(20)).await;
-    signal(&world.lane.near, Signal::SIGCONT);
+    signal::send(world.lane.near.child.id(), Signal::SIGCONT);
     let steps = world.lane.proxy.steps().into_iter().map(Moment::Command);
     let moments: Vec<Moment> = steps.chain(world.lane.traced().into_iter().map(Moment::Point)).collect();
     let found = world.found(answer).await;
@@ -413,7 +413,7 @@ pub async fn learn_second(lane: &mut Lane, verb: &Verb, first: &Step, known: &[M
     let call = world.begin().expect("a background task waits for no reply");
     let answer = timeout(PATIENCE, call).await.unwrap().unwrap();
     let outcome = world.ended(&answer);
-    signal(&world.lane.near, Signal::SIGCONT);
+    signal::send(world.lane.near.child.id(), Signal::SIGCONT);
     let later = if world.case.lease_ms.is_some() { 1300 } else { 30 };
     sleep(Duration::from_millis(later)).await;
     let steps = world.lane.proxy.steps();
@@ -459,7 +459,7 @@ pub async fn run(
     drop(armed);
     world.lane.clear_points();
     if world.case.stops_near() {
-        signal(&world.lane.near, Signal::SIGCONT);
+        signal::send(world.lane.near.child.id(), Signal::SIGCONT);
     }
     if outcome == Some(Outcome::Unknown) {
         sleep(Duration::from_millis(60)).await;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use mongodb::bson::doc;
-use nix::sys::signal::Signal;
 use rand::Rng as _;
 use rand::rngs::StdRng;
 
 use super::net::Link;
 use super::world::World;
 use crate::common::shim::DiskFault;
+use crate::common::signal::Signal;
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

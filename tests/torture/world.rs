@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use mongodb::bson::doc;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use super::net::{Gate, People};
 use crate::common::fleet::kill_9;
 use crate::common::own_mongod::OwnMongod;
 use crate::common::server::{AS_LEFT, Place, Server, until};
 use crate::common::shim::Shim;
+use crate::common::signal::{self, Signal};
 
 /// How soon a set finds that its primary is away, as docs/reliability.md advises.
 const ELECTION_TIMEOUT_MS: i32 = 2000;
@@ -45,10 +44,6 @@ pub struct World {
     environment: Vec<(String, String)>,
     people: People,
     place: Option<Place>,
-}
-
-fn signal(pid: u32, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
 }
 
 impl World {
@@ -155,7 +150,7 @@ impl World {
 
     pub fn signal_server(&self, n: usize, with: Signal) {
         if let Some(server) = &self.slots[n].server {
-            signal(server.child.id(), with);
+            signal::send(server.child.id(), with);
         }
     }
 
