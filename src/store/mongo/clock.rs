@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use crate::faults;
@@ -15,10 +16,16 @@ use crate::job::Timestamp;
 /// worst that a clock stepped backwards can do ends after as many pings.
 const READINGS: usize = 8;
 
+/// A step back of the estimate that is smaller than this is one of the readings: the best of them has become too old. A larger one is one
+/// of the store's clock.
+const STEP_MS: i64 = 1000;
+
 /// See the module's documentation.
 pub struct Clock {
     started: Instant,
     readings: Mutex<VecDeque<Reading>>,
+    /// The latest estimate: jobs that are pushed one after the other are delivered in that order.
+    latest: AtomicI64,
 }
 
 /// A moment, and what the store's clock shows then.
@@ -41,7 +48,8 @@ struct Reading {
 impl Clock {
     /// A clock that knows nothing yet.
     pub fn new() -> Self {
-        Self { started: Instant::now(), readings: Mutex::new(VecDeque::new()) }
+        let (readings, latest) = (Mutex::new(VecDeque::new()), AtomicI64::new(i64::MIN));
+        Self { started: Instant::now(), readings, latest }
     }
 
     fn elapsed_ms(&self, until: Instant) -> i64 {
@@ -69,8 +77,19 @@ impl Clock {
         // By the most careful of the readings, since that clock may have been stepped forward between them.
         let at_most = readings.iter().map(|reading| reading.at_most).max()?;
         let instant = Instant::now();
-        let shown = |base: i64| Timestamp::from_millis(base + self.elapsed_ms(instant));
-        Some(Moment { instant, at_least: shown(at_least), at_most: shown(at_most) })
+        let shown = |base: i64| base + self.elapsed_ms(instant);
+        let at_least = self.not_earlier(shown(at_least));
+        let at_most = shown(at_most).max(at_least);
+        let time = Timestamp::from_millis;
+        Some(Moment { instant, at_least: time(at_least), at_most: time(at_most) })
+    }
+
+    /// Returns this estimate, or the latest one where that is a little later: the store's clock was not behind it then.
+    fn not_earlier(&self, estimate: i64) -> i64 {
+        let is_reading = |latest: i64| (0..STEP_MS).contains(&latest.saturating_sub(estimate));
+        let later = |latest| (!is_reading(latest)).then_some(estimate);
+        let replaced = self.latest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+        replaced.map_or_else(|latest| latest, |_| estimate)
     }
 }
 
@@ -81,6 +100,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_estimate_does_not_step_back_with_its_readings() {
+        let (clock, read_at) = (Clock::new(), Instant::now());
+        clock.read(Timestamp::from_millis(5_000_000), read_at, read_at);
+        let before = clock.moment().unwrap().at_least;
+        // The later ones were half a second on their way.
+        for _ in 0..READINGS {
+            clock.read(Timestamp::from_millis(5_000_000), read_at, read_at + Duration::from_millis(500));
+        }
+        let moment = clock.moment().unwrap();
+        assert!(moment.at_least >= before && moment.at_most >= moment.at_least, "{before:?} {moment:?}");
+    }
+
+    #[test]
     fn the_best_reading_counts_until_it_is_old() {
         let clock = Clock::new();
         assert!(clock.moment().is_none());
@@ -89,7 +121,8 @@ mod tests {
         // An answer that was five seconds on its way shows an old time.
         clock.read(Timestamp::from_millis(5_000_000), arrival, arrival + Duration::from_secs(5));
         let now = clock.moment().unwrap().at_least.millis();
-        assert!((4_999_990..5_001_000).contains(&now), "{now}");
+        let latest = 5_000_000 + i64::try_from(arrival.elapsed().as_millis()).unwrap();
+        assert!((4_999_990..=latest).contains(&now), "{now} {latest}");
         assert!(clock.moment().unwrap().at_most.millis() > now);
         // The store's clock was set back by an hour.
         for _ in 0..READINGS {
