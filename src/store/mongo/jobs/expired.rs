@@ -53,16 +53,17 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
     }
     if changes.is_empty() {
         mongo.deadlines.set(floor, now);
-        return Ok(Overdue { changes: Vec::new(), next_in_ms: next_in_ms(mongo).await? });
+        return Ok(Overdue { changes: Vec::new(), next_in_ms: next_in_ms(mongo, now).await? });
     }
     Ok(Overdue::first(changes, limit))
 }
 
-async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
-    let now = mongo.now()?;
-    // No further than it has to: the deadlines of jobs that have left lie ahead as well.
+/// Returns how long it is until the first deadline after `since`, where nothing had run out.
+async fn next_in_ms(mongo: &Mongo, since: Timestamp) -> Result<Option<u64>> {
+    // Not after the store's own time: what has run out since nothing had is next. No further ahead than it has to: the deadlines of jobs
+    // that have left lie there as well.
     let soon = doc! { "$add": ["$$NOW", LOOK_AHEAD_MS.cast_signed()] };
-    let ahead = |field: &str| doc! { "$and": [{ "$gt": [field, "$$NOW"] }, { "$lte": [field, &soon] }] };
+    let ahead = |field: &str| doc! { "$and": [{ "$gt": [field, date(since)] }, { "$lte": [field, &soon] }] };
     let lease = doc! { "state": "reserved", "$expr": ahead("$reserved_until") };
     let expiry = doc! { "expires_at": { "$exists": true }, "$expr": ahead("$expires_at") };
     let mut next: Option<Timestamp> = None;
@@ -71,6 +72,7 @@ async fn next_in_ms(mongo: &Mongo) -> Result<Option<u64>> {
         let at = first.first().and_then(|document| Row(document).time(field).ok().flatten());
         next = next.into_iter().chain(at).min();
     }
+    let now = mongo.now()?;
     // A millisecond more, so that the time has surely come when the reaper runs again.
     Ok(next.map(|at| at.ms_since(now) + 1))
 }
