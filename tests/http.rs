@@ -220,6 +220,7 @@ on_every_store! {
     a_keyed_pop_takes_once
     a_keyed_pop_of_large_jobs_is_remembered
     a_keyed_pop_waits_and_wakes
+    a_keyed_pop_takes_no_more_than_it_asks_for
     of_keyed_calls_at_once_one_takes_effect
     a_schedule_is_run_once_by_a_key
     a_keyed_redrive_and_replay_are_done_once

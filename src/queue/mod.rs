@@ -9,7 +9,7 @@
 //! | `delivery` | jobs on their way to a client |
 //! | `ask` | what a reserve or pop asks for |
 //! | `once` | reserves with an `Idempotency-Key` |
-//! | `keyed` | other calls with one: done once, and answered alike each time |
+//! | `keyed`, `keyed_pop` | other calls with one: done once, and answered alike each time |
 //! | `settle` | commit, rollback, extend, move; the repeats of lost responses |
 //! | `next` | settles that take the next jobs with them |
 //! | `jobs` | read, change, cancel and browse jobs |
@@ -72,6 +72,7 @@ pub mod history;
 mod jobs;
 mod key_limits;
 mod keyed;
+mod keyed_pop;
 mod ledger;
 pub mod listing;
 mod lost;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::ask::{PopAsk, ReserveAsk};
 use super::delivery::Delivery;
-use super::keyed::PopOnce;
+use super::keyed_pop::PopOnce;
 use super::meter::Event;
 use super::once::Once;
 use super::rounds::{Item, Limits, Rounds};

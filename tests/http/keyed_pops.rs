@@ -77,3 +77,32 @@ pub async fn a_keyed_pop_of_a_server_that_was_killed_goes_on(place: &Place) {
     assert_eq!((first.status, &first.json()["jobs"][0]["attempt"]), (200, &json!(1)), "{}", first.text);
     again(&server, POP, "k", json!({}), &first).await;
 }
+
+/// Two calls with one key have claimed as many jobs as they ask for, each, and hang: the third one, which takes those away, takes no more.
+pub async fn a_keyed_pop_takes_no_more_than_it_asks_for(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let environment = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
+    let server = Server::start_with(&place.url, &environment).await;
+    let (plan, body, mut hanging) = (points.path().join("pop.claimed"), json!({"count": 2}), Vec::new());
+    for _ in 0..2 {
+        for n in 0..2 {
+            server.push("mail", json!({"payload": n})).await;
+        }
+        std::fs::write(&plan, "pause").unwrap();
+        hanging.push(begin(&server, POP, &[("idempotency-key", "k")], body.clone()));
+        until("it has claimed", || async { !plan.exists() }).await;
+    }
+    let third = keyed(&server, POP, "k", body.clone()).await;
+    let taken = third.json()["jobs"].clone();
+    assert_eq!((third.status, taken.as_array().unwrap().len()), (200, 2), "{}", third.text);
+    std::fs::write(points.path().join("pop.claimed.go"), "").unwrap();
+    for call in hanging {
+        let (status, answer) = call.await.unwrap();
+        assert_eq!((status, &answer["jobs"]), (200, &taken));
+    }
+    // What the others had claimed comes back.
+    until("two are there again", || async {
+        server.get("/v1/queues/mail/peek").await.1["jobs"].as_array().unwrap().len() == 2
+    })
+    .await;
+}
