@@ -7,8 +7,9 @@ const executablePath = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/
 export default defineConfig({
   testDir: './browser',
   outputDir: '../results',
-  timeout: 120_000, // no test needs a quick machine
-  expect: { timeout: Number(process.env.TAILBACK_UI_WAIT_MS ?? 30_000) },
+  timeout: 600_000, // no test needs a quick machine: one that takes ten minutes hangs
+  // A page reads some things again after half a minute only, where reading them has taken long.
+  expect: { timeout: Number(process.env.TAILBACK_UI_WAIT_MS ?? 60_000) },
   workers: 2, // most of the time is spent waiting for pages
   retries: 0,
   reporter: 'list',

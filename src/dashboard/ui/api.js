@@ -127,7 +127,8 @@ async function read(at, ms, signal, take) {
   try {
     return await take(await send('GET', at, { signal: signal === undefined ? limit : AbortSignal.any([signal, limit]) }));
   } catch (error) {
-    if (limit.aborted && !signal?.aborted) throw new Problem(0, null);
+    // A body that is cut off midway is a TypeError.
+    if ((limit.aborted || error instanceof TypeError) && !signal?.aborted) throw new Problem(0, null);
     throw error;
   }
 }

@@ -122,7 +122,7 @@ function figures(operation) {
 }
 
 /**
- * Shows one operation, and keeps it true until it is over. `over` is called once it is, if it was not from the beginning.
+ * Shows one operation, and keeps it true until it is over. `over` is called once it is, also where the first look finds it so, but not where the operation that is given was over.
  * @param {string | Operation} from its id, or the operation itself
  * @param {AbortSignal} signal
  * @param {{over?: (operation: Operation) => void, close?: () => void}} [options] `close` adds a button that takes the card away
@@ -157,7 +157,7 @@ export function operationCard(from, signal, { over, close } = {}) {
   );
   /** @type {Operation | null} */ let now = null;
   const set = (/** @type {Operation} */ operation) => {
-    const wasOpen = now !== null && !isOver(now.state);
+    const wasOpen = now === null ? typeof from === 'string' : !isOver(now.state);
     now = operation;
     text(title, summary(operation));
     text(state, operation.state);

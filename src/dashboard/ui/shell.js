@@ -225,8 +225,8 @@ function offerReload(signal, main) {
   });
 }
 
-/** From how much on a difference between the clocks is told, in milliseconds. */
-const CLOCKS_MS = 2000;
+/** From how much on a difference between the clocks is told, in milliseconds: what a snapshot says may be two seconds old. */
+const CLOCKS_MS = 5000;
 
 /** Says where the clocks differ: ages on the page are by the server's. @param {Element} node */
 function judgeClock(node) {

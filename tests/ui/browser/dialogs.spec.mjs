@@ -1,5 +1,5 @@
 // Dialogs whose modules are loaded by the first click: one of them, with the focus; and in words why there is none.
-import { closed, dialog, expect, inDialog, open, test } from '../support.mjs';
+import { closed, dialog, expect, inDialog, open, test, toasts } from '../support.mjs';
 
 const act = (page, name) => page.locator('.acts').getByRole('button', { name, exact: true });
 
@@ -70,20 +70,22 @@ test('a module that cannot be loaded is said in words', async ({ page, server })
   await page.route('**/ui/*/push.js', (route) => route.abort());
   await page.route('**/ui/*/help.js', (route) => route.abort());
   await page.route('**/ui/*/chipeditor.js', (route) => route.abort());
+  const all = await toasts(page);
   await open(page, server, '#/queues/mail');
-  const said = page.locator('.toast').filter({ hasText: 'This part of the page could not be loaded.' });
+  const said = async () => (await all()).filter((words) => words.includes('This part of the page could not be loaded.')).length;
   await act(page, 'Push a job').click();
-  await expect(said).toHaveCount(1);
+  await expect.poll(said).toBe(1);
   await page.keyboard.press('?');
-  await expect(said).toHaveCount(2);
+  await expect.poll(said).toBe(2);
   await page.getByRole('button', { name: '+ Condition' }).click();
-  await expect(said).toHaveCount(3);
+  await expect.poll(said).toBe(3);
   await closed(page);
 });
 
 test('while the server is away nothing is loaded; once it is back, the same click opens the dialog', async ({ page, begin }, info) => {
   const server = await begin({ TAILBACK_STORE: `sqlite:${info.outputPath('store.db')}` });
   await server.push('mail', 1);
+  const said = await toasts(page);
   await open(page, server, '#/queues/mail');
   await act(page, 'Purge…').click();
   await inDialog(page, 'Cancel').click();
@@ -91,7 +93,7 @@ test('while the server is away nothing is loaded; once it is back, the same clic
   await server.stop('SIGKILL');
   await expect(page.locator('header .status')).toContainText('not connected');
   await act(page, 'Push a job').click();
-  await expect(page.locator('.toast')).toContainText('The server cannot be reached.');
+  await expect.poll(said).toContain('The server cannot be reached.');
   await closed(page);
   // One that was loaded before is there, and says itself what it cannot do.
   await act(page, 'Purge…').click();

@@ -135,7 +135,8 @@ test('an operation over all that match: a dry run, a typed name, how far it is',
   const bar = page.locator('.bulk');
   await bar.getByRole('button', { name: /^Select all/ }).click();
   await bar.getByRole('button', { name: 'Delete' }).click();
-  await expect(dialog(page)).toContainText('1,000 jobs would be deleted');
+  // A dry run ends after a second: on a busy machine it has not looked at all of them by then, and says so.
+  await expect(dialog(page)).toContainText(/1,000 jobs would be deleted|looked at (so far )?match/);
   await expect(inDialog(page, 'Delete')).toBeDisabled();
   await dialog(page).getByLabel('to confirm', { exact: false }).fill('mail');
   await inDialog(page, 'Delete').click();
@@ -143,7 +144,7 @@ test('an operation over all that match: a dry run, a typed name, how far it is',
   const operation = page.getByRole('article', { name: 'Operation' });
   await expect(operation).toContainText('1,000 deleted');
   await expect(operation.locator('.badge')).toHaveText('done');
-  expect((await server.get('/v1/queues/mail/stats')).counts.ready).toBe(2000);
+  expect((await server.counts('mail')).ready).toBe(2000);
   // Its link leads to the same operation, in another browser as well.
   await page.reload();
   await expect(page.getByRole('article', { name: 'Operation' })).toContainText('1,000 deleted');
@@ -164,7 +165,7 @@ test('the dead of one error are retried, the others stay dead', async ({ page, s
   await closed(page);
   await expect(page.getByRole('article', { name: 'Operation' })).toContainText('3 retried');
   await expect(group).toContainText('none left');
-  expect((await server.get('/v1/queues/mail/stats')).counts).toMatchObject({ ready: 3, dead: 1 });
+  expect(await server.counts('mail')).toMatchObject({ ready: 3, dead: 1 });
   expect(await server.stateOf(other)).toBe('dead');
 });
 

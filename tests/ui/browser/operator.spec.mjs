@@ -30,7 +30,7 @@ test('dead letters in their queue: found, explained and redriven', async ({ page
   await closed(page);
   await expect(page.getByRole('article', { name: 'Operation' })).toContainText('3 redriven');
   await expect(card).toBeHidden();
-  expect((await server.get('/v1/queues/mail/stats')).counts.ready).toBe(3);
+  expect((await server.counts('mail')).ready).toBe(3);
 });
 
 test('nobody takes dead letters: the overview does not ask for workers', async ({ page, begin }) => {
@@ -63,6 +63,7 @@ test('by keyboard: rows of queues, dead letters and pipelines', async ({ page, s
   await expect(page).toHaveURL(/#\/queues\/queue\.009$/);
   await open(page, server, '#/');
   await expect(page.getByRole('heading', { level: 1, name: 'Overview' })).toBeAttached();
+  await expect(rows).toHaveCount(15);
   await page.keyboard.press('j');
   await expect(page.getByRole('table', { name: 'Queues' }).locator('tbody tr:focus')).toHaveCount(1);
   await page.keyboard.press('Enter');
@@ -114,7 +115,7 @@ test('what moves or deletes many asks for the name; what they are is in the ques
   // What one has changed oneself is no news.
   await expect(page.locator('table.jobs tbody tr')).toHaveCount(1);
   await expect(page.locator('table.jobs tr.gone')).toHaveCount(0);
-  expect((await server.get('/v1/queues/elsewhere/stats')).counts.ready).toBe(2);
+  expect((await server.counts('elsewhere')).ready).toBe(2);
 });
 
 test('a move is counted for the queue that is typed, whatever the names of queues are', async ({ page, server }) => {
@@ -152,6 +153,7 @@ test('a screen that was opened while the server was away is there once it is bac
   await server.push('mail', 1);
   await open(page, server, '#/jobs');
   await open(page, server, '#/schedules/none');
+  await expect(page.locator('main')).toContainText('There is nothing here.');
   const section = (name) => page.getByRole('navigation').getByRole('link', { name, exact: true }).click();
   await section('Jobs');
   await expect(page.locator('table.jobs tbody tr')).toHaveCount(1);
@@ -188,6 +190,7 @@ test('the palette has what a queue and a job offer, and the theme', async ({ pag
   await open(page, server, '#/queues/mail');
   await command('pause', 'Pause');
   await expect(act(page, 'Resume')).toBeVisible();
+  await expect(act(page, 'Resume')).toBeEnabled(); // the stream may show the pause before its call has ended, and the button waits for that
   await command('resume', 'Resume');
   await expect(act(page, 'Pause')).toBeVisible();
   await command('purge', 'Purge');
@@ -219,6 +222,7 @@ test('the page gives no calls of the API as the next step, but a button', async 
   await expect(needs(page)).toContainText('Resume it when the reason is gone.');
   await expect(needs(page).getByRole('link', { name: 'See the errors: mail' })).toBeVisible();
   await expect(needs(page)).not.toContainText('/v1/');
+  await expect(act(page, 'Resume')).toBeVisible();
   await needs(page).getByRole('button', { name: 'Resume mail' }).click();
   await expect(act(page, 'Pause')).toBeVisible();
   expect((await server.get('/v1/queues/mail')).effective.paused).toBe(false);

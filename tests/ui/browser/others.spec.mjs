@@ -110,7 +110,7 @@ test('a batch: sealed, then cancelled', async ({ page, server }) => {
 
 test('a worker is removed, and its jobs are released', async ({ page, server }) => {
   const { id } = await server.push('video', 1);
-  await server.post('/v1/workers/encoder/heartbeat', { slots: 4, version: '1.0' });
+  await server.post('/v1/workers/encoder/heartbeat', { slots: 4, version: '1.0', timeout_ms: 86_400_000 });
   await server.reserve('video', { worker: 'encoder' });
   await open(page, server, '#/workers');
   await page.getByRole('link', { name: 'encoder' }).click();
@@ -131,9 +131,13 @@ test('a worker without heartbeats holds at least what was found, also where that
   const row = page.getByRole('row', { name: 'quiet' });
   await expect(row).toContainText('1,000 or more');
   await expect(page.locator('main')).toContainText('they hold at least 1,000 jobs.');
-  await page.route(/\/v1\/jobs\?state=reserved/, (route) => route.fulfill({ status: 503, json: { code: 'overloaded', detail: 'busy' } }));
-  await page.waitForResponse(/\/v1\/jobs\?state=reserved/);
-  await page.waitForTimeout(500); // until it has told what it makes of that
+  let [isRefused, isNextRound] = [false, false];
+  page.on('request', (request) => (isNextRound ||= isRefused && request.url().includes('/v1/workers?')));
+  await page.route(/\/v1\/jobs\?state=reserved/, (route) => {
+    isRefused = true;
+    return route.fulfill({ status: 503, json: { code: 'overloaded', detail: 'busy' } });
+  });
+  await expect.poll(() => isNextRound).toBe(true); // before it begins another round it tells what it makes of the one before
   await expect(row).toContainText('1,000 or more');
   await expect(page.locator('main')).not.toContainText('Not read again');
 });

@@ -2,7 +2,6 @@
 import { closed, dialog, expect, inDialog, open, test } from '../support.mjs';
 
 const queue = (server, name) => server.get(`/v1/queues/${name}`);
-const counts = async (server, name) => (await server.get(`/v1/queues/${name}/stats`)).counts;
 const act = (page, name) => page.locator('.acts').getByRole('button', { name, exact: true });
 
 test('a payload arrives byte for byte', async ({ page, server }) => {
@@ -86,17 +85,17 @@ test('redrive and replay: a dry run says how many, the operation does it', async
   await open(page, server, '#/queues/mail');
   await act(page, 'Redrive…').click();
   await expect(dialog(page)).toContainText('3 jobs would be redriven');
-  expect(await counts(server, 'mail')).toMatchObject({ dead: 3, ready: 0 });
+  expect(await server.counts('mail')).toMatchObject({ dead: 3, ready: 0 });
   await inDialog(page, 'Redrive').click();
   await closed(page);
   await expect(page.getByRole('article', { name: 'Operation' })).toContainText('3 redriven');
-  expect(await counts(server, 'mail')).toMatchObject({ dead: 0, ready: 3 });
+  expect(await server.counts('mail')).toMatchObject({ dead: 0, ready: 3 });
   await act(page, 'Replay…').click();
   await expect(dialog(page)).toContainText('2 jobs would be replayed');
   await dialog(page).getByLabel('At most', { exact: false }).fill('1');
   await inDialog(page, 'Replay').click();
   await closed(page);
-  await expect.poll(() => counts(server, 'mail')).toMatchObject({ done: 2, ready: 4 });
+  await expect.poll(() => server.counts('mail')).toMatchObject({ done: 2, ready: 4 });
 });
 
 test('purge: only with the name of the queue', async ({ page, server }) => {
@@ -113,8 +112,8 @@ test('purge: only with the name of the queue', async ({ page, server }) => {
   await dialog(page).getByLabel('to confirm', { exact: false }).fill('mail');
   await inDialog(page, 'Delete').click();
   await closed(page);
-  await expect.poll(() => counts(server, 'mail')).toMatchObject({ ready: 0, dead: 1 });
-  expect(await counts(server, 'mail.other')).toMatchObject({ dead: 1 });
+  await expect.poll(() => server.counts('mail')).toMatchObject({ ready: 0, dead: 1 });
+  expect(await server.counts('mail.other')).toMatchObject({ dead: 1 });
 });
 
 test('delete a queue, with all that is in it', async ({ page, server }) => {

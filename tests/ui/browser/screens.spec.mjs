@@ -52,14 +52,13 @@ const test = base.extend({
       await use({ server, ids });
       await server.stop();
     },
-    { scope: 'worker', timeout: 120_000 },
+    { scope: 'worker' },
   ],
 });
 
 for (const theme of ['light', 'dark']) {
   for (const width of [400, 1280, 2560]) {
     test(`every screen, ${theme}, ${width} px`, async ({ browser, filled: { server, ids } }) => {
-      test.setTimeout(300_000);
       const context = await browser.newContext({
         colorScheme: theme,
         viewport: { width, height: width === 400 ? 850 : 900 },

@@ -1,5 +1,5 @@
 // What is there is found and said as it is: by whom one is, wherever it lies, however busy the rest.
-import { expect, inDialog, dialog, closed, open, settled, test } from '../support.mjs';
+import { expect, inDialog, dialog, closed, open, settled, test, toasts } from '../support.mjs';
 
 const ADMIN = 'an-admin-key-of-the-browser-tests-0123456789';
 const auth = { TAILBACK_AUTH__ADMIN_KEY: ADMIN };
@@ -166,11 +166,12 @@ test('copying works without a secure context', async ({ page, server, context })
   await server.put('/v1/semaphores/database', { capacity: 1 });
   await server.push('imports', 1, { semaphores: ['database'] });
   await server.reserve('imports', { worker: 'importer' });
-  await server.post('/v1/workers/importer/heartbeat', {});
+  await server.post('/v1/workers/importer/heartbeat', { timeout_ms: 86_400_000 });
+  const said = await toasts(page);
   await open(page, server, '#/workers/importer');
   await page.evaluate(() => document.addEventListener('copy', () => (window.copied = document.activeElement.value)));
   await page.getByRole('button', { name: 'Copy as curl' }).click();
-  await expect(page.locator('.toast')).toHaveText('Copied');
+  await expect.poll(said).toEqual(['Copied']);
   expect(await page.evaluate(() => window.copied)).toContain('/v1/workers/importer');
   // Of a lease whose beginning is not known no share is shown.
   await open(page, server, '#/limits/database');
