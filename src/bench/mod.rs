@@ -11,7 +11,7 @@
 //! - `calls`, `client`, `response`: the calls, the connection below them, and parsing responses.
 //! - `cpu`: the CPU time of the processes of a run.
 //! - `figures`: the figures and their output.
-//! - `mongod`: the counts of commands that the server's database ran.
+//! - `mongod`: the counts of commands that the server's database ran; the same commands without a server.
 
 mod against;
 mod batches;
@@ -24,6 +24,7 @@ mod drain;
 mod figures;
 mod groups;
 mod idle;
+mod limit;
 mod lives;
 mod loops;
 mod mongod;
@@ -72,6 +73,7 @@ async fn measure(options: Options) -> anyhow::Result<Report> {
         Scenario::Groups => groups::run(&crew).await?,
         Scenario::Semaphores => semaphores::run(&crew).await?,
         Scenario::Batch => batches::run(&crew).await?,
+        Scenario::Limit => limit::run(&crew).await?,
         Scenario::Simulation => simulation::run(&crew).await?,
     };
     let servers = crew.servers();

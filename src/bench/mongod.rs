@@ -1,5 +1,7 @@
 //! Counts the commands that the server's MongoDB has run.
 
+pub mod driver;
+
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;

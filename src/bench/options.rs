@@ -34,6 +34,8 @@ pub enum Scenario {
     Semaphores,
     /// The rate of jobs in batches, against plain jobs
     Batch,
+    /// Lives, against what HTTP calls and MongoDB's commands reach one after the other, each without the other; needs --mongodb
+    Limit,
 }
 
 impl Scenario {
@@ -53,6 +55,7 @@ impl Scenario {
             Self::Groups => "groups",
             Self::Semaphores => "semaphores",
             Self::Batch => "batch",
+            Self::Limit => "limit",
         }
     }
 
@@ -149,7 +152,7 @@ pub struct Options {
     /// What makes each job deliverable (wake)
     #[arg(long, value_enum, default_value_t = Cause::Push)]
     pub(super) cause: Cause,
-    /// The URL of the server's MongoDB, to count its commands (idle)
+    /// The URL of the server's MongoDB, to count its commands (idle), or to send the same ones (limit)
     #[arg(long, value_name = "URL")]
     pub(super) mongodb: Option<String>,
     /// The process of a server on this machine, to measure its CPU time for each job; may be repeated
@@ -190,8 +193,14 @@ impl Options {
         );
         let is_wake = self.scenario == Scenario::Wake;
         anyhow::ensure!(is_wake || self.cause == Cause::Push, "--cause is for wake, not for {name}");
-        let idle = self.scenario == Scenario::Idle;
-        anyhow::ensure!(self.mongodb.is_none() || idle, "--mongodb is for idle, not for {name}");
+        let is_limit = self.scenario == Scenario::Limit;
+        let takes_mongodb = self.scenario == Scenario::Idle || is_limit;
+        anyhow::ensure!(
+            self.mongodb.is_none() || takes_mongodb,
+            "--mongodb is for idle and limit, not for {name}"
+        );
+        anyhow::ensure!(!is_limit || self.mongodb.is_some(), "limit needs the --mongodb of the server");
+        anyhow::ensure!(!is_limit || self.batch == 1, "limit has one job per call");
         Ok(())
     }
 

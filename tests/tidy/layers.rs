@@ -132,7 +132,7 @@ fn jobs_and_stores_know_nothing_of_http() {
 
 #[test]
 fn only_stores_know_databases() {
-    // The load generator asks MongoDB how much a server has asked of it, past the server.
+    // The load generator asks MongoDB how much a server has asked of it, and how fast it is without one.
     let is_measuring = |source: &Source| source.is_below("bench/mongod");
     let drivers =
         lines_with(&["rusqlite", "bson"], |source| !source.is_below("store") && !is_measuring(source));
