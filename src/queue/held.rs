@@ -364,12 +364,12 @@ mod tests {
         assert_eq!((all.len(), unknown.len(), cache.has_wanted()), (300, 0, false));
         // A turn takes a minute: it is not looked for again before, and the result stays valid until then.
         assert_eq!(cache.state().turn, Duration::from_secs(60));
-        age(&cache, 1, Duration::from_secs(59));
+        age(&cache, 1, Duration::from_secs(40));
         assert!(cache.state().due(&queue(1)).is_none());
         age(&cache, 1, Duration::from_secs(100));
         assert!(cache.state().due(&queue(1)).is_some());
         assert_eq!(found(&cache, 1), Some(1));
-        age(&cache, 1, Duration::from_secs(21));
+        age(&cache, 1, Duration::from_secs(40));
         assert_eq!(found(&cache, 1), None);
     }
 
@@ -399,7 +399,7 @@ mod tests {
     fn as_many_queues_are_known_as_are_kept_and_the_oldest_makes_room() {
         let cache = HeldCache::default();
         (0..KNOWN_MAX).for_each(|n| assert!(cache.begin_one(&queue(n))));
-        age(&cache, 5, Duration::from_secs(1));
+        age(&cache, 5, Duration::from_secs(30));
         assert!(cache.begin_one(&queue(KNOWN_MAX)));
         let state = cache.state();
         assert_eq!(state.known.len(), KNOWN_MAX);

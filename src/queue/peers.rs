@@ -304,6 +304,12 @@ mod tests {
         peers.notify.notified().now_or_never().is_some()
     }
 
+    /// Notes that this was announced, just now for as long as this thread may stand still.
+    fn announced_just_now(peers: &Peers, patterns: HashSet<QueuePattern>) {
+        peers.announced(patterns);
+        peers.state().announced.at = Some(Instant::now() + Duration::from_secs(3600));
+    }
+
     #[test]
     fn only_what_a_peer_waits_for_is_published() {
         let peers = Peers::default();
@@ -340,7 +346,7 @@ mod tests {
         assert!(is_notified(&peers));
         let next = peers.next_announcement(HashSet::new).unwrap();
         assert_eq!((next.patterns.len(), next.news), (1, true));
-        peers.announced(next.patterns);
+        announced_just_now(&peers, next.patterns);
         peers.note_waiter(&patterns(&["a"]));
         assert!(!is_notified(&peers) && peers.next_announcement(HashSet::new).is_none());
         let many: Vec<String> = (0..=PATTERNS_MAX).map(|n| format!("q{n}")).collect();
@@ -354,7 +360,7 @@ mod tests {
         assert!(other.wait_for(&queue("another")), "it may");
         other.set("s1".into(), patterns(&["*"]), holds);
         assert!(other.surely_wait_for(&queue("another")), "that is what a call waits for");
-        peers.announced(next.patterns);
+        announced_just_now(&peers, next.patterns);
         peers.note_waiter(&patterns(&["another", "any*"]));
         assert!(!is_notified(&peers) || peers.next_announcement(HashSet::new).is_none());
     }

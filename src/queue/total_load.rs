@@ -143,7 +143,7 @@ mod tests {
             ..State::default()
         };
         assert_eq!(State::default().patience(), PATIENCE_LATE);
-        assert_eq!(last(3, 2).patience(), PATIENCE, "reading takes long");
+        assert_eq!(last(90, 60).patience(), PATIENCE, "reading takes long");
         assert_eq!(last(3, 1).patience(), PATIENCE_LATE, "none has asked for a while");
         assert!(last(3, 1).last().is_some() && last(21, 1).last().is_none());
     }

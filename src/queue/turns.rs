@@ -158,11 +158,11 @@ mod tests {
     #[test]
     fn what_others_said_holds_for_a_while() {
         let turns = turns();
-        let now = Instant::now();
         turns.set_busy("s1".into(), 60 * Duration::from_secs(1));
         turns.set_busy("s1".into(), 60 * Duration::from_secs(1));
         turns.set_busy("s2".into(), Duration::ZERO);
         turns.set_busy("s3".into(), 30 * Duration::from_secs(1));
+        let now = Instant::now();
         assert_eq!(turns.others(now + Duration::from_secs(1)), 2);
         assert_eq!(turns.others(now + Duration::from_secs(45)), 1);
         assert_eq!(turns.others(now + Duration::from_secs(120)), 0);
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn a_server_says_so_while_it_is_busy() {
         let turns = turns();
-        let begin = Instant::now();
+        let begin = lock(&turns.own).since;
         turns.note_load(BUSY_FROM, begin);
         assert!(!turns.take_busy(), "not yet");
         turns.note_load(MS, begin + 2 * MEASURE);

@@ -9,6 +9,8 @@ use super::support::*;
 pub async fn a_lapsed_reservation_comes_back(store: &dyn Store) {
     push_one(store, job("q").delay(-60_000)).await;
     let taken = take_for(store, "q", 30).await;
+    // The estimate by which it comes back may lag behind the clock by which it is overdue.
+    until_past(store, taken.meta.reserved_until.unwrap()).await;
     let lapsed = reap(store, &Rules::default()).await.remove(0).unwrap();
     let Outcome::Returned { run_at, .. } = lapsed.outcome else {
         panic!("{lapsed:?}");
@@ -68,15 +70,20 @@ pub async fn two_reapers_let_a_job_lapse_once(store: &dyn Store) {
 pub async fn nothing_is_overdue_before_its_time(store: &dyn Store) {
     assert_eq!(store.overdue(10).await.unwrap().next_in_ms, None);
     push_one(store, job("q")).await;
-    take_for(store, "q", 60_000).await;
+    take_for(store, "q", 600_000).await;
     let due = store.overdue(10).await.unwrap();
     assert!(due.changes.is_empty());
     // So far ahead a store need not look.
-    assert!(due.next_in_ms.is_none_or(|ms| (30_000..=60_000).contains(&ms)), "{due:?}");
-    push_one(store, job("q")).await;
-    take_for(store, "q", LOOK_AHEAD_MS - 100).await;
-    let due = store.overdue(10).await.unwrap();
-    assert!(!due.changes.is_empty() || due.next_in_ms.is_some_and(|ms| ms < LOOK_AHEAD_MS), "{due:?}");
+    assert!(due.next_in_ms.is_none_or(|ms| (300_000..=600_000).contains(&ms)), "{due:?}");
+    // On a busy machine the deadline may pass before the store looks, or while it does: then there is another one.
+    until("a deadline is foreseen", async || {
+        push_one(store, job("q")).await;
+        let taken = take_for(store, "q", LOOK_AHEAD_MS - 100).await;
+        let due = store.overdue(10).await.unwrap();
+        apply(store, commit(&taken)).await.unwrap();
+        due.next_in_ms.filter(|ms| *ms < LOOK_AHEAD_MS)
+    })
+    .await;
 }
 
 pub async fn the_longest_overdue_come_first(store: &dyn Store) {
@@ -139,7 +146,7 @@ pub async fn a_reserved_job_does_not_expire(store: &dyn Store) {
     let held = until("jobs are held that expire", async || {
         in_ms *= 2;
         let pushed = push_all(store, vec![job("q").expires(in_ms); 2]).await;
-        let held = claim(store, ask("q", 2)).await;
+        let held = claim(store, ask_for("q", 2, 600_000)).await;
         if held.len() == 2 {
             return Some(held);
         }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tailback::job::{JobId, QueueName, QueueSettings, Rules, Span, Visible};
-use tailback::store::{Counts, Filter, Store};
+use tailback::store::{Counts, Filter, Store, Summary};
 
 use super::support::*;
 
@@ -181,6 +181,17 @@ pub async fn the_oldest_ready_job_is_known(store: &dyn Store) {
     assert_eq!(oldest().await, None);
 }
 
+/// The figures of all queues, with the split of now: on a busy machine it may be of a moment ago.
+async fn summary(store: &dyn Store, most: usize) -> Summary {
+    until("the figures are of now", async || {
+        let summary = store.summary(most).await.unwrap();
+        let is_old = summary.total.split_is_approximate
+            || summary.queues.values().any(|figures| figures.split_is_approximate);
+        (!is_old).then_some(summary)
+    })
+    .await
+}
+
 /// A small generator of numbers that are the same in every run.
 struct Dice(u64);
 
@@ -221,7 +232,7 @@ pub async fn the_figures_equal_a_count_after_a_random_mix(store: &dyn Store) {
         }
     }
     store.prune(1000).await.unwrap();
-    let figures = store.summary(names.len()).await.unwrap();
+    let figures = summary(store, names.len()).await;
     let mut sum = 0;
     for name in names {
         let own = store.counts(&queue(name)).await.unwrap();
@@ -241,7 +252,7 @@ pub async fn the_figures_of_many_queues_are_added_up(store: &dyn Store) {
     apply(store, commit(&taken)).await.unwrap();
     let all = Counts { ready: 6, scheduled: 5, ..Counts::default() };
     for most in [0, 2, 4, 10] {
-        let summary = store.summary(most).await.unwrap();
+        let summary = summary(store, most).await;
         assert_eq!((summary.count, summary.total.counts), (4, all), "{most}");
         let busiest = ["a", "b", "c", "e"].into_iter().take(most);
         assert_eq!(summary.queues.keys().cloned().collect::<HashSet<_>>(), busiest.map(queue).collect());
@@ -354,8 +365,11 @@ pub async fn the_store_says_what_it_takes(store: &dyn Store) {
     push_all(store, (0..100).map(|_| job("q")).collect()).await;
     let size = store.size().await.unwrap();
     assert!(size.data > 0, "{size:?}");
-    if let Some(pool) = store.pool() {
+    if store.pool().is_some() {
+        // What the store does by itself may wait for a connection just now.
+        let at_rest = async || store.pool().filter(|pool| pool.waiting == 0);
+        let pool = until("nobody waits for a connection", at_rest).await;
         assert!(pool.opened > 0 && pool.opened >= pool.idle && pool.most > 0, "{pool:?}");
-        assert_eq!((pool.waiting, pool.failed), (0, 0), "{pool:?}");
+        assert_eq!(pool.failed, 0, "{pool:?}");
     }
 }

@@ -162,15 +162,19 @@ pub async fn a_mark_finds_what_was_taken_with_a_settle(store: &dyn Store) {
 
 /// A server that gives back what it took for a client that left, and another that hands it out to a repeat: one of the two.
 pub async fn what_was_handed_out_again_is_not_given_back(store: &dyn Store) {
+    const LONG_MS: u64 = 900_000;
     let give_back =
         |job: &Job| change(&job.meta.id, Operation::Release { claim: held_by(job), unless_seen: true });
     let hand_out = |job: &Job, lease_ms: u64| {
         let claim = held_by(job);
         change(&job.meta.id, Operation::TakeOver { claim: claim.clone(), to: claim, lease_ms })
     };
-    // The same lease, a longer, a shorter one, and the end of the longest run.
-    for (lease_ms, max_run_ms) in [(30_000, None), (60_000, None), (100, None), (60_000, Some(1000))] {
-        let held = push_and_take(store, job("q").with(|spec| spec.max_run_ms = max_run_ms)).await;
+    // The same lease, a longer, a shorter one, and the end of the longest run. None of it is over before the case is.
+    for (lease_ms, max_run_ms) in
+        [(LONG_MS, None), (2 * LONG_MS, None), (100, None), (2 * LONG_MS, Some(600_000))]
+    {
+        push_one(store, job("q").with(|spec| spec.max_run_ms = max_run_ms)).await;
+        let held = take_for(store, "q", LONG_MS).await;
         apply(store, hand_out(&held, lease_ms)).await.unwrap();
         let again = see(store, &held.meta.id).await;
         assert_eq!((&again.meta.claim, again.meta.attempts), (&held.meta.claim, 1));

@@ -333,8 +333,13 @@ pub async fn the_dead_are_counted_by_their_errors(store: &dyn Store) {
     for within in [Reach::default(), Reach::one(&queue("mail")), reach] {
         let is_meant = |job: &&Job| job.meta.state == State::Dead && within.has(&job.meta.queue);
         let dead: Vec<&Job> = jobs.iter().filter(is_meant).collect();
-        let (tally, complete) = store.tally_dead(&within).await.unwrap();
-        assert_eq!((tally.counted(), complete), (dead.len() as u64, true));
+        // On a busy machine the time of one call may be over before.
+        let tally = until("all of them are counted in time", async || {
+            let (tally, complete) = store.tally_dead(&within).await.unwrap();
+            complete.then_some(tally)
+        })
+        .await;
+        assert_eq!(tally.counted(), dead.len() as u64);
         let (groups, other) = tally.largest(100);
         assert!(other.is_none());
         assert_eq!(groups.iter().map(|group| group.count).sum::<u64>(), dead.len() as u64);

@@ -178,6 +178,12 @@ pub fn rules<const N: usize>(queues: [(&str, QueueSettings); N]) -> Rules {
     Rules::new(Arc::new(Defaults::default()), queues)
 }
 
+/// The usual rules, but under them nobody loses patience with a semaphore, however long a case takes.
+pub fn usual() -> Rules {
+    let defaults = Defaults { semaphore_patience_ms: 3_600_000, ..Defaults::default() };
+    Rules::new(Arc::new(defaults), HashMap::new())
+}
+
 /// The rules of one queue that is set like this.
 pub fn rules_of(name: &str, set: impl FnOnce(&mut QueueSettings)) -> Rules {
     let mut settings = QueueSettings::default();
@@ -231,7 +237,7 @@ pub fn ask_for(name: &str, count: usize, lease_ms: u64) -> ClaimAsk {
 }
 
 pub async fn claim(store: &dyn Store, ask: ClaimAsk) -> Vec<Job> {
-    claim_under(store, ask, &Rules::default()).await
+    claim_under(store, ask, &usual()).await
 }
 
 pub async fn claim_under(store: &dyn Store, ask: ClaimAsk, rules: &Rules) -> Vec<Job> {
