@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+/// How long a test waits for something that must happen, on however busy a machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn tailback(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
@@ -155,7 +159,7 @@ fn serve_need_not_be_said_and_addresses_are_short() {
     // All interfaces: IPv4 is reached as well.
     let (child, line) = serving(&["--listen", ":0"]);
     let port = line.rsplit_once(':').unwrap().1.to_owned();
-    let reached = std::net::TcpStream::connect(format!("127.0.0.1:{port}"));
+    let reached = TcpStream::connect(format!("127.0.0.1:{port}"));
     let log = stop(child);
     reached.unwrap();
     assert!(log.contains("\"address\":\"[::]:") || log.contains("\"address\":\"0.0.0.0:"), "{log}");
@@ -172,14 +176,30 @@ fn the_log_has_no_colours_where_it_is_no_terminal() {
     assert!(log.contains("INFO listening") && !log.contains('\u{1b}'), "{log:?}");
 }
 
-#[test]
-fn a_server_outlives_the_reader_of_its_log() {
+/// Waits until its store is there: it listens before.
+async fn until_ready(address: &str) {
+    let begun = Instant::now();
+    loop {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        if answer.starts_with(b"HTTP/1.1 200") {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{}", text(&answer));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_outlives_the_reader_of_its_log() {
     let (mut child, address) = serving(&["--listen", "127.0.0.1:0"]);
     drop(child.0.stderr.take());
-    let mut stream = std::net::TcpStream::connect(&address).unwrap();
+    until_ready(&address).await;
+    let mut stream = TcpStream::connect(&address).unwrap();
     // Every such request is a line of the log.
     for _ in 0..3 {
-        use std::io::Write as _;
         let body = "{}";
         let request = format!(
             "POST /v1/queues/q/pause HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -311,6 +331,11 @@ async fn a_stop_does_not_wait_for_a_migration_to_end() {
     let mut line = String::new();
     BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.starts_with("listening on "), "{line}");
+    let begun = Instant::now();
+    while !directory.path().join("migrate.begun.met").exists() {
+        assert!(begun.elapsed() < PATIENCE, "it does not migrate");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let process = nix::unistd::Pid::from_raw(i32::try_from(child.0.id()).unwrap());
     nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGTERM).unwrap();
     let begun = Instant::now();
@@ -318,7 +343,7 @@ async fn a_stop_does_not_wait_for_a_migration_to_end() {
         if let Some(status) = child.0.try_wait().unwrap() {
             break status;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not stop");
+        assert!(begun.elapsed() < PATIENCE, "it does not stop");
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let mut log = String::new();

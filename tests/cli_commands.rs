@@ -14,6 +14,7 @@ use cli_commands::lists::*;
 use common::cli::{self, Beside, Done, finish, run, run_with_input};
 use common::server::{Place, Server, until};
 use common::signal::Signal;
+use common::worker::Address;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -57,7 +58,8 @@ async fn a_job_from_its_push_to_its_end(place: &Place) {
     let problem: Value = serde_json::from_str(&refused.err).unwrap();
     assert_eq!(problem["code"], "reservation-lost");
 
-    let again = run(&server, &["reserve", "mail.*", "mail", "--json"]).await.with(0).json();
+    let again = ["reserve", "mail.*", "mail", "--json", "--lease", "10m"];
+    let again = run(&server, &again).await.with(0).json();
     let job = &again["jobs"][0];
     let shown = run(&server, &["job", id]).await.with(0).out;
     assert!(shown.contains("attempt 1 at w1 failed") && shown.contains("no\\u{1b}[2Jluck"), "{shown}");
@@ -120,8 +122,13 @@ async fn operations_are_begun_watched_and_told(place: &Place) {
     for _ in 0..5 {
         run(&server, &["push", "ops", "1"]).await.with(0);
     }
-    let dry = run(&server, &["operations", "delete", "--queue", "ops", "--dry-run"]).await.with(0).out;
-    assert!(dry.contains("5 jobs") && dry.contains("nothing was changed"), "{dry}");
+    // It looks for a second, and a store that is busy may be slow.
+    until("a dry run finds them", || async {
+        let dry = run(&server, &["operations", "delete", "--queue", "ops", "--dry-run"]).await.with(0).out;
+        assert!(dry.contains("nothing was changed"), "{dry}");
+        dry.contains("5 jobs")
+    })
+    .await;
     let unsaid = run(&server, &["operations", "delete", "--queue", "op*"]).await.with(4);
     assert!(unsaid.err.contains("confirm"), "{unsaid:?}");
     let done =
@@ -210,8 +217,11 @@ async fn attention_is_shown() {
     .await;
     let stats = run(&server, &["stats", "sick"]).await.with(0).out;
     assert!(stats.lines().any(|line| line.starts_with("dead: ")), "{stats}");
-    let told = run(&server, &["tail", "sick", "--for", "1s"]).await.with(0).out;
-    assert!(told.contains("sick  dead  1 dead"), "{told}");
+    until("tail says it", || async {
+        let told = run(&server, &["tail", "sick", "--for", "1s"]).await.with(0).out;
+        told.contains("sick  dead  1 dead")
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -385,9 +395,8 @@ async fn nothing_that_a_terminal_obeys_is_printed() {
 
 #[tokio::test]
 async fn tail_goes_on_where_the_server_was_away() {
-    let place = Place::sqlite().await;
-    let mut server = Server::start(&place.url).await;
-    let address = server.base.trim_start_matches("http://").to_owned();
+    let (place, address) = (Place::sqlite().await, Address::take());
+    let mut server = address.serve(&place, &[]).await;
     let directory = tempfile::tempdir().unwrap();
     let [out, err] = ["out", "err"].map(|name| directory.path().join(name));
     let mut command = cli::command(&server.base, &["tail", "followed"]);
@@ -399,10 +408,7 @@ async fn tail_goes_on_where_the_server_was_away() {
     until("the push is told", || async { has(&out, "followed  1 ready") }).await;
     server.kill();
     until("the loss is told", || async { has(&err, "trying again") }).await;
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tailback"));
-    command.args(["serve", "--listen", &address, "--store", &place.url]).stdout(std::process::Stdio::piped());
-    let mut again = Server::of(command);
-    again.until_ready().await;
+    let mut again = address.serve(&place, &[]).await;
     until("the connection is told", || async { has(&err, "connected again") }).await;
     again.push("followed", json!({"payload": 2})).await;
     until("the second push is told", || async { has(&out, "followed  2 ready") }).await;

@@ -9,15 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::cli::{self, Beside, finish};
-use common::server::{Place, Server, until};
+use common::cli::{self, Beside, Done, finish};
+use common::server::{PATIENCE, Place, Server, until};
 use common::signal::{self, Signal};
-use common::worker::{Notes, again, gone, losing, told, work};
+use common::worker::{Address, Notes, gone, losing, told, work};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// An idle worker stops within this time.
 const STOPS: Duration = Duration::from_millis(1500);
+/// From then on one that stops may leave without knowing what its last call has reserved.
+const LEARNS: Duration = Duration::from_secs(1);
 const ADMIN: &str = "admin-key-of-the-tests-0123456789abcdef";
 
 /// An answer that never comes. Without any text the connection is closed instead.
@@ -78,7 +80,7 @@ async fn ended_by_signals(worker: &mut Beside) -> Option<i32> {
         if let Some(status) = worker.0.as_mut().unwrap().try_wait().unwrap() {
             return status.code();
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "it does not end");
+        assert!(begun.elapsed() < PATIENCE, "it does not end");
         worker.signal(Signal::SIGTERM);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -100,13 +102,14 @@ async fn a_third_signal_ends_a_worker_whose_standard_error_is_not_read() {
 
 #[tokio::test]
 async fn what_was_done_is_committed_while_other_commands_are_being_stopped() {
-    let place = Place::sqlite().await;
-    let mut server = Server::start(&place.url).await;
+    let (place, address) = (Place::sqlite().await, Address::take());
+    let mut server = address.serve(&place, &[]).await;
     let notes = Notes::new();
     let done = server.push("done", json!({"payload": 1, "max_attempts": 2})).await;
     server.push("done", json!({"payload": 2})).await;
     let script = "n=$(cat); trap '' TERM; echo $$ > own.$n; until [ -e go.$n ]; do sleep 0.02; done";
-    let options = ["done", "-c", "2", "--kill-after", "1m", "--grace", "0s", "--lease", "10m"];
+    // Long enough for a server to start meanwhile.
+    let options = ["done", "-c", "2", "--kill-after", "5m", "--grace", "0s", "--lease", "10m"];
     let mut worker = Beside::start(work(&server.base, &notes, &options, script));
     let first = notes.until("own.1").await;
     notes.until("own.2").await;
@@ -123,8 +126,7 @@ async fn what_was_done_is_committed_while_other_commands_are_being_stopped() {
     });
     let line = line.await.unwrap();
     assert!(line.contains("\"lost\"") && line.contains(&done), "{line}");
-    let server = again(&place, &server.base);
-    server.until_ready().await;
+    let server = address.serve(&place, &[]).await;
     until("the first job is settled", || {
         let (server, done) = (&server, &done);
         async move { server.get(&format!("/v1/jobs/{done}")).await.1["state"] != "reserved" }
@@ -141,10 +143,18 @@ async fn a_job_that_ran_too_long_is_rolled_back_before_a_worker_for_one_job_ends
     let place = Place::sqlite().await;
     let server = Server::start(&place.url).await;
     let notes = Notes::new();
-    let id = server.push("late", json!({"payload": 1, "max_run_ms": 6000})).await;
-    finish(work(&server.base, &notes, &["late", "--once"], "sleep 1000")).await.with(1);
-    let job = server.get(&format!("/v1/jobs/{id}")).await.1;
-    assert_eq!(job["errors"][0]["message"], "it takes longer than its max_run_ms", "{job}");
+    let mut job = json!(null);
+    // The worker has the last sixth: where that is too short on a busy machine, the server takes the job back by itself.
+    for max_run_ms in [6000, 24_000, 96_000] {
+        let queue = format!("late{max_run_ms}");
+        let id = server.push(&queue, json!({"payload": 1, "max_run_ms": max_run_ms})).await;
+        finish(work(&server.base, &notes, &[&queue, "--once"], "sleep 1000")).await.with(1);
+        job = server.get(&format!("/v1/jobs/{id}")).await.1;
+        if job["errors"][0]["message"] == "it takes longer than its max_run_ms" {
+            return;
+        }
+    }
+    panic!("the worker has never rolled it back: {job}");
 }
 
 #[tokio::test]
@@ -210,9 +220,10 @@ async fn a_repeat_without_a_job_does_not_say_that_there_is_none() {
 
 #[tokio::test]
 async fn a_drain_takes_what_is_ready_from_a_server_that_stops() {
-    let (place, points) = (Place::sqlite().await, tempfile::tempdir().unwrap());
+    let (place, address) = (Place::sqlite().await, Address::take());
+    let points = tempfile::tempdir().unwrap();
     let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
-    let mut server = Server::start_with(&place.url, &faults).await;
+    let mut server = address.serve(&place, &faults).await;
     let notes = Notes::new();
     let id = server.push("stops", json!({"payload": 1})).await;
     let point = |name: &str| points.path().join(format!("request.opened{name}"));
@@ -220,33 +231,42 @@ async fn a_drain_takes_what_is_ready_from_a_server_that_stops() {
     let worker = Beside::start(work(&server.base, &notes, &["stops", "--drain", "--lease", "10m"], "exit 0"));
     until("it asks", || async { point(".met").exists() }).await;
     signal::send(server.child.id(), Signal::SIGTERM);
-    let address = server.base.trim_start_matches("http://").to_owned();
-    until("nobody new gets in", || async { tokio::net::TcpStream::connect(&address).await.is_err() }).await;
+    let listens = server.base.trim_start_matches("http://").to_owned();
+    until("nobody new gets in", || async { tokio::net::TcpStream::connect(&listens).await.is_err() }).await;
     std::fs::write(point(".go"), "").unwrap();
     assert_eq!(server.terminate().await.code(), Some(0));
-    let server = again(&place, &server.base);
-    server.until_ready().await;
+    let server = address.serve(&place, &[]).await;
     let done = worker.done().await.with(0);
     assert_eq!(told(&done)[0]["outcome"], "committed", "{done:?}");
     assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.0, 404);
 }
 
+/// Runs a worker whose command ends once the server has gone away, and returns how the worker ends.
+async fn left_alone(option: &str, lease: &str) -> Done {
+    let place = Place::sqlite().await;
+    let mut server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    server.push("gone", json!({"payload": 1})).await;
+    let script = "echo $$ > own; until [ -e go ]; do sleep 0.02; done";
+    let options = ["gone", option, "--lease", lease, "--kill-after", "100ms"];
+    let worker = Beside::start(work(&server.base, &notes, &options, script));
+    let own = notes.until("own").await;
+    server.kill();
+    std::fs::write(notes.path("go"), "").unwrap();
+    gone(&own).await;
+    gone(&worker.id().to_string()).await;
+    worker.done().await
+}
+
 #[tokio::test]
 async fn a_worker_that_ends_by_itself_does_so_where_the_server_has_gone_away() {
     for option in ["--once", "--drain"] {
-        let place = Place::sqlite().await;
-        let mut server = Server::start(&place.url).await;
-        let notes = Notes::new();
-        server.push("gone", json!({"payload": 1})).await;
-        let script = "echo $$ > own; until [ -e go ]; do sleep 0.02; done";
-        let options = ["gone", option, "--lease", "10s", "--kill-after", "100ms"];
-        let worker = Beside::start(work(&server.base, &notes, &options, script));
-        let own = notes.until("own").await;
-        server.kill();
-        std::fs::write(notes.path("go"), "").unwrap();
-        gone(&own).await;
-        gone(&worker.id().to_string()).await;
-        let done = worker.done().await.with(6);
+        let mut done = left_alone(option, "10s").await;
+        // On a busy machine the lease may be over before the command has ended, and stops it.
+        if told(&done)[0]["exit_code"] != 0 {
+            done = left_alone(option, "2m").await;
+        }
+        let done = done.with(6);
         assert_eq!((&told(&done)[0]["outcome"], &told(&done)[0]["exit_code"]), (&json!("lost"), &json!(0)));
         assert_eq!(done.err.matches("trying again").count(), 1, "{done:?}");
     }
@@ -274,8 +294,8 @@ async fn an_idle_worker_stops_at_once_and_has_done_nothing() {
     let notes = Notes::new();
     for (options, code) in [(&["idle"][..], 0), (&["idle", "--once", "--wait", "1h"], 1)] {
         let mut took = Duration::MAX;
-        // One that waits for its request leaves after two seconds or more, each time; a busy machine is slow for some of them.
-        for _ in 0..5 {
+        // One that waits for its request leaves after two seconds or more, each time; a busy machine is slow for many of them.
+        for _ in 0..40 {
             let (base, asked) = answering(&server.base, "POST /v1/queues/idle/reserve", vec![]).await;
             let worker = Beside::start(work(&base, &notes, options, "exit 0"));
             until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
@@ -301,18 +321,20 @@ async fn a_job_that_is_handed_out_while_an_idle_worker_stops_is_given_back_or_do
         let (base, asked) = answering(&server.base, "POST /v1/queues/late", vec![]).await;
         let worker = Beside::start(work(&base, &notes, &[&queue, "--lease", "10m"], "exit 0"));
         until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
+        let begun = Instant::now();
         let stop = async {
             tokio::time::sleep(Duration::from_millis(n % 5)).await;
             worker.signal(Signal::SIGTERM);
         };
         let (id, ()) = tokio::join!(server.push(&queue, json!({"payload": n})), stop);
         worker.done().await.with(0);
+        let may_be_lost = begun.elapsed() >= LEARNS;
         let path = format!("/v1/jobs/{id}");
         until("it is not reserved", || async { server.get(&path).await.1["state"] != "reserved" }).await;
         let (status, job) = server.get(&path).await;
         // Of a worker that is lost with its job the attempt counts, and is an error.
         let is_given_back = job["state"] == "ready" && job["errors"] == json!([]);
-        assert!(status == 404 || is_given_back, "{n}: {job}");
+        assert!(status == 404 || is_given_back || may_be_lost, "{n}: {job}");
     }
 }
 

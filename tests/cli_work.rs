@@ -9,7 +9,7 @@ use std::path::Path;
 use common::cli::{self, Beside, finish, run, zombies_of};
 use common::server::{Place, Server, until};
 use common::signal::Signal;
-use common::worker::{Notes, again, gone, losing, told, work};
+use common::worker::{Address, Notes, gone, losing, told, work};
 use serde_json::{Value, json};
 
 on_every_store! {
@@ -154,16 +154,28 @@ async fn a_worker_that_has_ended_is_no_worker_any_more() {
     let place = Place::sqlite().await;
     let server = Server::start(&place.url).await;
     server.push("ends", json!({"payload": 1})).await;
-    run(&server, &["work", "ends", "--drain", "--", "true"]).await.with(0);
-    assert_eq!(server.get("/v1/workers").await.1["workers"], json!([]));
-    let idle = Beside::start(cli::command(&server.base, &["work", "ends", "--", "true"]));
-    until("it is there", || async {
-        server.get("/v1/workers").await.1["workers"].as_array().is_some_and(|workers| workers.len() == 1)
+    let is_there = async |name: &str| {
+        let list = server.get("/v1/workers").await.1;
+        list["workers"].as_array().unwrap().iter().any(|it| it["name"].as_str().unwrap().starts_with(name))
+    };
+    // Each call by which it leaves has a second; where that is too short on a busy machine, another one leaves.
+    let name = || format!("w{:x}", rand::random::<u64>());
+    until("one that has drained is gone", || async {
+        let name = name();
+        run(&server, &["work", "ends", "--drain", "--worker", &name, "--", "true"]).await.with(0);
+        !is_there(&name).await
     })
     .await;
-    idle.signal(Signal::SIGTERM);
-    idle.done().await.with(0);
-    assert_eq!(server.get("/v1/workers").await.1["workers"], json!([]));
+    until("one that was stopped is gone", || async {
+        let name = name();
+        let idle = cli::command(&server.base, &["work", "ends", "--worker", &name, "--", "true"]);
+        let idle = Beside::start(idle);
+        until("it is there", || async { is_there(&name).await }).await;
+        idle.signal(Signal::SIGTERM);
+        idle.done().await.with(0);
+        !is_there(&name).await
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -179,7 +191,9 @@ async fn a_drain_does_all_and_several_at_once() {
     let script = "n=$(cat); touch at.$n; if [ $n -lt 3 ]; then until [ -e at.0 -a -e at.1 -a -e at.2 -a -e at.3 ]; do sleep 0.02; done; fi";
     let done = finish(work(&server.base, &notes, &["many", "--drain", "-c", "4"], script)).await.with(0);
     assert_eq!(told(&done).iter().filter(|job| job["outcome"] == "committed").count(), 8, "{done:?}");
-    server.push("many", json!({"payload": 1})).await;
+    // What failed is not ready again before the next one has drained.
+    let backoff = json!({"kind": "fixed", "base_ms": 600_000});
+    server.push("many", json!({"payload": 1, "backoff": backoff})).await;
     finish(work(&server.base, &notes, &["many", "--drain"], "exit 1")).await.with(1);
     finish(work(&server.base, &notes, &["many", "--drain"], "exit 1")).await.with(0);
 }
@@ -213,21 +227,22 @@ async fn nothing_of_a_command_is_left_behind() {
 async fn a_command_that_takes_too_long_is_stopped_even_if_it_ignores_sigterm() {
     let place = Place::sqlite().await;
     let server = Server::start(&place.url).await;
-    let notes = Notes::new();
-    let id = server.push("slow", json!({"payload": 1})).await;
     let script = "trap '' TERM; sleep 1000 & echo $! > child; echo $$ > own; while :; do sleep 1; done";
-    let done = finish(work(
-        &server.base,
-        &notes,
-        &["slow", "--once", "--timeout", "1s", "--kill-after", "500ms"],
-        script,
-    ))
-    .await;
-    assert_eq!(told(&done.with(1))[0]["signal"], 9);
-    let message = server.get(&format!("/v1/jobs/{id}")).await.1["errors"][0]["message"].clone();
-    assert_eq!(message, "stopped after 1s");
-    gone(&notes.until("child").await).await;
-    gone(&notes.until("own").await).await;
+    for timeout in ["1s", "10s", "50s"] {
+        let (notes, queue) = (Notes::new(), format!("slow-{timeout}"));
+        let id = server.push(&queue, json!({"payload": 1})).await;
+        let options = [&*queue, "--once", "--timeout", timeout, "--kill-after", "500ms"];
+        let done = finish(work(&server.base, &notes, &options, script)).await.with(1);
+        // On a busy machine it may be stopped before it ignores that: then another one has longer.
+        let Some(own) = notes.read("own") else { continue };
+        assert_eq!(told(&done)[0]["signal"], 9);
+        let message = server.get(&format!("/v1/jobs/{id}")).await.1["errors"][0]["message"].clone();
+        assert_eq!(message, format!("stopped after {timeout}"));
+        gone(&notes.until("child").await).await;
+        gone(&own).await;
+        return;
+    }
+    panic!("no command has ignored SIGTERM in time");
 }
 
 async fn a_stopped_worker_gives_back_what_does_not_end(place: &Place) {
@@ -236,10 +251,11 @@ async fn a_stopped_worker_gives_back_what_does_not_end(place: &Place) {
     // It ends when it is let, within the grace.
     let first = server.push("stop", json!({"payload": 1})).await;
     let script = "echo $$ > own; until [ -e go ]; do sleep 0.02; done";
-    let worker = Beside::start(work(&server.base, &notes, &["stop"], script));
+    let mut worker = Beside::start(work(&server.base, &notes, &["stop"], script));
     notes.until("own").await;
     let second = server.push("stop", json!({"payload": 2})).await;
     worker.signal(Signal::SIGTERM);
+    worker.says("stopping:").await; // else it may take the second one
     std::fs::write(notes.path("go"), "").unwrap();
     let done = worker.done().await.with(0);
     assert_eq!(told(&done)[0]["outcome"], "committed", "{done:?}");
@@ -282,7 +298,8 @@ async fn a_lost_lease_stops_the_whole_group() {
     let worker = Beside::start(work(
         &server.base,
         &notes,
-        &["lost", "--lease", "3s", "--kill-after", "200ms"],
+        // Longer than a machine stands still: it is lost by what the server says, not since it was not extended.
+        &["lost", "--lease", "20s", "--kill-after", "200ms"],
         script,
     ));
     let [child, own] = [notes.until("child").await, notes.until("own").await];
@@ -303,8 +320,8 @@ async fn a_lost_lease_stops_the_whole_group() {
 
 #[tokio::test]
 async fn a_server_that_is_away_for_a_while_costs_nothing() {
-    let place = Place::sqlite().await;
-    let mut server = Server::start(&place.url).await;
+    let (place, address) = (Place::sqlite().await, Address::take());
+    let mut server = address.serve(&place, &[]).await;
     let notes = Notes::new();
     server.push("away", json!({"payload": 1, "max_attempts": 1})).await;
     let script = "echo $$ > own.$(cat); until [ -e go ]; do sleep 0.02; done";
@@ -314,8 +331,7 @@ async fn a_server_that_is_away_for_a_while_costs_nothing() {
     // It ends while nobody can be told.
     std::fs::write(notes.path("go"), "").unwrap();
     gone(&notes.read("own.1").unwrap()).await;
-    let server = again(&place, &server.base);
-    server.until_ready().await;
+    let server = address.serve(&place, &[]).await;
     until("it is committed", || async {
         server.get("/v1/queues/away/stats").await.1["counts"]["reserved"] == 0
     })
@@ -330,23 +346,22 @@ async fn a_server_that_is_away_for_a_while_costs_nothing() {
 
 #[tokio::test]
 async fn a_server_that_is_away_for_longer_than_the_lease_costs_an_attempt() {
-    let place = Place::sqlite().await;
-    let mut server = Server::start(&place.url).await;
+    let (place, address) = (Place::sqlite().await, Address::take());
+    let mut server = address.serve(&place, &[]).await;
     let notes = Notes::new();
     server.push("long", json!({"payload": 1})).await;
     let script = "echo $$ > own.$TAILBACK_JOB_ATTEMPT; [ $TAILBACK_JOB_ATTEMPT = 2 ] || { sleep 1000 & echo $! > child; wait; }";
     let worker = Beside::start(work(
         &server.base,
         &notes,
-        &["long", "--lease", "4s", "--kill-after", "200ms"],
+        &["long", "--lease", "12s", "--kill-after", "200ms"],
         script,
     ));
     let child = notes.until("child").await;
     server.kill();
     gone(&child).await;
     // The server knows nothing of it, and heartbeats would keep the job: the worker gives it up by itself.
-    let server = again(&place, &server.base);
-    server.until_ready().await;
+    let _server = address.serve(&place, &[]).await;
     notes.until("own.2").await;
     worker.signal(Signal::SIGTERM);
     let done = worker.done().await.with(0);
@@ -381,7 +396,7 @@ async fn a_command_that_was_asked_to_stop_commits_nothing() {
     // The worker stops; and what was to be drained is not.
     let notes = Notes::new();
     let id = server.push("half", json!({"payload": 1})).await;
-    let options = ["half", "--drain", "--grace", "0s", "--worker", "mail-1"];
+    let options = ["half", "--drain", "--grace", "0s", "--worker", "mail-1", "--kill-after", "10m"];
     let worker = Beside::start(work(&server.base, &notes, &options, script));
     notes.until("own").await;
     let job = server.get(&format!("/v1/jobs/{id}")).await.1;
@@ -394,7 +409,7 @@ async fn a_command_that_was_asked_to_stop_commits_nothing() {
     assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("ready"), Some(0)), "{job}");
     // The job is not wanted any more.
     let notes = Notes::new();
-    let options = ["half", "--once", "--lease", "3s", "--kill-after", "1s"];
+    let options = ["half", "--once", "--lease", "20s"];
     let worker = Beside::start(work(&server.base, &notes, &options, script));
     notes.until("own").await;
     server.send(reqwest::Method::DELETE, &format!("/v1/jobs/{id}"), None).await;
@@ -428,11 +443,12 @@ async fn a_job_that_may_run_only_shortly_runs() {
     let place = Place::sqlite().await;
     let server = Server::start(&place.url).await;
     let notes = Notes::new();
-    server.push("short", json!({"payload": 1, "max_run_ms": 9000})).await;
-    let done = finish(work(&server.base, &notes, &["short", "--once"], "sleep 0.2")).await.with(0);
+    server.push("short", json!({"payload": 1, "max_run_ms": 300_000})).await;
+    let options = ["short", "--once", "--lease", "1h"];
+    let done = finish(work(&server.base, &notes, &options, "sleep 0.2")).await.with(0);
     assert_eq!(told(&done)[0]["outcome"], "committed", "{done:?}");
     // One that takes longer is stopped, and the server is told so.
-    let id = server.push("short", json!({"payload": 1, "max_run_ms": 1200})).await;
+    let id = server.push("short", json!({"payload": 1, "max_run_ms": 6000})).await;
     let done = finish(work(&server.base, &notes, &["short", "--once"], "sleep 1000")).await.with(1);
     assert!(told(&done)[0]["reason"].as_str().unwrap().contains("max_run_ms"), "{done:?}");
     assert!(server.get(&format!("/v1/jobs/{id}")).await.0 == 200);

@@ -166,7 +166,7 @@ async fn a_client_sees_what_changes(place: &Place) {
     client.until("the first job is there", |it| it.ready("mail") == Some(1)).await;
     server.push("other", json!({"payload": 1})).await;
     client.until("the second job is there", |it| it.ready("other") == Some(1)).await;
-    let jobs = server.reserve("mail", json!({})).await;
+    let jobs = server.reserve("mail", json!({"lease_ms": 600_000})).await;
     client.until("it is reserved", |it| it.queues["mail"]["counts"]["reserved"] == 1).await;
     assert_eq!(server.settle(&jobs[0], "rollback", json!({})).await.0, 200);
     client.until("it is dead", |it| it.has("dead", "mail")).await;

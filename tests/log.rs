@@ -42,8 +42,8 @@ async fn an_outage_is_a_few_lines_with_their_cause() {
         }
     };
     join_all((0..8).map(client)).await;
-    let periods = 1 + begin.elapsed().as_secs() / 5;
     let lines = lines(log.path()).split_off(before);
+    let periods = 1 + begin.elapsed().as_secs() / 5; // of those lines, and of any that come meanwhile
     let is = |line: &&Value, message: &str| line["message"].as_str().unwrap().starts_with(message);
     let failing: Vec<&Value> = lines.iter().filter(|line| is(line, "calls of the store fail")).collect();
     let requests: Vec<&Value> = lines.iter().filter(|line| is(line, "request failed")).collect();
@@ -58,11 +58,12 @@ async fn an_outage_is_a_few_lines_with_their_cause() {
 async fn lost_workers_and_acts_are_named() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let server = logging("sqlite::memory:", &[], log.path()).await;
+    let job = server.push("mail", json!({"payload": 1})).await;
+    assert_eq!(server.reserve("mail", json!({"worker": "robot-7", "lease_ms": 600_000})).await.len(), 1);
+    // Behind that: a worker that holds nothing when it times out is not looked at again before its next heartbeat.
     let beat = json!({"timeout_ms": 1000});
     let (status, answer) = server.post("/v1/workers/robot-7/heartbeat", beat).await;
     assert_eq!(status, 200, "{answer}");
-    let job = server.push("mail", json!({"payload": 1})).await;
-    assert_eq!(server.reserve("mail", json!({"worker": "robot-7", "lease_ms": 600_000})).await.len(), 1);
     until("the job is taken back", || async {
         server.get(&format!("/v1/jobs/{job}")).await.1["state"] != "reserved"
     })
@@ -97,7 +98,9 @@ async fn a_store_that_is_away_at_the_start_is_said_again() {
             lines.filter(|line| line["message"].as_str().unwrap().starts_with("the store is unavailable"));
         away.map(|line| line["tries"].as_u64().unwrap()).collect::<Vec<u64>>()
     };
-    until("it is said again", || async { said().len() >= 2 }).await;
+    // There may be as few tries as lines where each of them takes long.
+    let are_more = |said: &[u64]| said.iter().zip(1..).any(|(tries, line)| *tries > line);
+    until("it is said again, with the tries by then", || async { are_more(&said()) }).await;
     let said = said();
-    assert!(said[0] == 1 && said[1] > 2, "how many tries there were by then: {said:?}");
+    assert!(said[0] == 1 && said.is_sorted_by(|one, other| one < other), "{said:?}");
 }

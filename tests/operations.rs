@@ -92,13 +92,14 @@ async fn killed_again_and_again(place: &Place) {
     let faults = tempfile::tempdir().unwrap();
     let mut server = start(place, faults.path()).await;
     fill(&server).await;
-    plan(faults.path(), POINTS[0], "kill");
+    // It waits there to be killed: if it killed itself, the first one might do so before it has told of the operation.
+    plan(faults.path(), POINTS[0], "pause");
     let id = begin(&server).await;
     for (n, point) in POINTS.iter().enumerate() {
         struck(faults.path(), point).await;
         kill_9(&server).await;
         if let Some(next) = POINTS.get(n + 1) {
-            plan(faults.path(), next, "kill");
+            plan(faults.path(), next, "pause");
         }
         // It may be struck before it is ready.
         server = Server::launch(&place.url, &[("TAILBACK_FAULTS", faults.path().to_str().unwrap())]);
@@ -115,8 +116,9 @@ async fn taken_over_by_another_server(place: &Place) {
     fill(&server).await;
     let mut id = None;
     for point in &POINTS[..2] {
-        // Whichever has it: both are struck in turn, and whoever is killed comes back.
-        plan(faults.path(), point, "kill");
+        // Whichever has it: both are struck in turn, and whoever is killed comes back. It waits there to be killed, and so has told of
+        // the operation.
+        plan(faults.path(), point, "pause");
         let id = match &id {
             Some(id) => id,
             None => id.insert(begin(&server).await),
@@ -137,12 +139,14 @@ async fn a_server_that_stood_still_does_nothing_twice(place: &Place) {
     let faults = tempfile::tempdir().unwrap();
     let server = start(place, faults.path()).await;
     fill(&server).await;
-    plan(faults.path(), POINTS[0], "stop");
+    plan(faults.path(), POINTS[0], "pause");
     let id = begin(&server).await;
     struck(faults.path(), POINTS[0]).await;
+    signal::send(server.child.id(), Signal::SIGSTOP);
     // It stands still in front of its first step. Another one comes, waits for the lease, and does it all.
     let other = Server::start(&place.url).await;
     judge(&other, &id).await;
+    std::fs::write(faults.path().join(format!("{}.go", POINTS[0])), "").unwrap();
     signal::send(server.child.id(), Signal::SIGCONT);
     until("it answers again", || async { server.get("/readyz").await.0 == 200 }).await;
     judge(&server, &id).await;

@@ -5,6 +5,7 @@
 mod common;
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use common::fleet::{Tally, browse, push_many, text};
@@ -40,6 +41,32 @@ fn calls() -> Vec<(Method, &'static str, Option<Value>)> {
         (Method::GET, "/v1/queues/work/stats", None),
         (Method::GET, "/stats", None),
     ]
+}
+
+/// Fills a queue with jobs, whose ids it returns: by a server of its own, whose deadline no machine runs into.
+async fn filled(mongod: &OwnMongod, queue: &str, count: usize, job: Value) -> Vec<String> {
+    let mut server = Server::start(&mongod.url()).await;
+    let ids = push_many(&server, queue, count, job).await;
+    assert!(server.terminate().await.success());
+    ids
+}
+
+/// All jobs of a queue, by such a server.
+async fn all(mongod: &OwnMongod, queue: &str) -> Vec<Value> {
+    browse(&Server::start(&mongod.url()).await, queue).await
+}
+
+/// Makes a call of a server with the shipped deadline, again where the store did not answer in time: on a busy machine it may not.
+async fn patiently(server: &Server, path: &str, body: Value) -> (u16, Value) {
+    let last = Mutex::new((0, Value::Null));
+    until("the store answers in time", || async {
+        let answer = server.post(path, body.clone()).await;
+        let is_in_time = answer.0 != 503;
+        *last.lock().unwrap() = answer;
+        is_in_time
+    })
+    .await;
+    last.into_inner().unwrap()
 }
 
 /// Every call answers 503, soon. One that is late has more chances: the machine may have been busy.
@@ -78,6 +105,13 @@ async fn is_alive_but_not_ready(server: &Server) {
     until("it is not ready", || async { server.get("/readyz").await.0 == 503 }).await;
 }
 
+/// Commits a job whose lease is long.
+async fn commit(server: &Server, job: &Value) {
+    let path = format!("/v1/jobs/{}/commit", text(job, "id"));
+    let (status, answer) = patiently(server, &path, json!({"reservation": job["reservation"]})).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
 /// One whole life, tried again while the store is not yet back for everybody.
 async fn serves_again(server: &Server) {
     server.until_ready().await;
@@ -90,7 +124,8 @@ async fn serves_again(server: &Server) {
         if status != 200 || answer["jobs"] == json!([]) {
             return false;
         }
-        server.settle(&answer["jobs"][0], "commit", json!({})).await.0 == 200
+        commit(server, &answer["jobs"][0]).await;
+        true
     })
     .await;
 }
@@ -108,9 +143,13 @@ async fn a_server_may_start_before_its_database() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_is_killed_is_waited_for() {
     let mut mongod = OwnMongod::start().await;
+    let mut ids = filled(&mongod, "work", 60, json!({})).await;
     let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
-    let mut ids = push_many(&server, "work", 60, json!({})).await;
-    let held = server.reserve("work", json!({"count": 20, "lease_ms": LONG_MS})).await;
+    let ask = json!({"count": 20, "lease_ms": LONG_MS});
+    let (status, answer) = patiently(&server, "/v1/queues/work/reserve", ask).await;
+    assert_eq!(status, 200, "{answer}");
+    let held = answer["jobs"].as_array().unwrap();
+    assert!(!held.is_empty());
     let looked = metric(&server, LOOKED).await as u32;
     let ask = json!({"wait_ms": 60_000});
     let waiting = async { server.post("/v1/queues/idle/reserve", ask).await };
@@ -124,17 +163,12 @@ async fn a_database_that_is_killed_is_waited_for() {
     assert_eq!((status, &problem["code"]), (503, &json!("store-unavailable")), "{problem}");
     mongod.run().await;
     serves_again(&server).await;
-    for job in &held {
-        until("the job is committed", || async {
-            let (status, answer) = server.settle(job, "commit", json!({})).await;
-            assert!([200, 503].contains(&status), "{answer}");
-            status == 200
-        })
-        .await;
+    for job in held {
+        commit(&server, job).await;
         ids.retain(|id| job["id"] != json!(id));
     }
     ids.sort();
-    let left = browse(&server, "work").await.iter().map(|job| text(job, "id")).collect::<Vec<_>>();
+    let left = all(&mongod, "work").await.iter().map(|job| text(job, "id")).collect::<Vec<_>>();
     assert_eq!(left.iter().filter(|id| ids.contains(id)).count(), ids.len(), "{ids:?} {left:?}");
 }
 
@@ -143,43 +177,57 @@ async fn a_database_that_is_killed_is_waited_for() {
 async fn many_calls_at_once_say_soon_that_the_store_is_away() {
     let mongod = OwnMongod::start().await;
     let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
-    server.push("work", json!({"payload": 1})).await;
+    let pushed = patiently(&server, "/v1/queues/work/jobs", json!({"payload": 1})).await;
+    assert_eq!(pushed.0, 201, "{}", pushed.1);
     tokio::time::sleep(Duration::from_secs(2)).await; // at least: what was counted may be a second old
     mongod.freeze();
-    let call = |n: usize| {
+    let call = |round: usize, n: usize| {
         let (path, body) = match n % 2 {
-            0 => (format!("/v1/queues/new{n}/jobs"), json!({"payload": 1})),
+            0 => (format!("/v1/queues/new{round}-{n}/jobs"), json!({"payload": 1})),
             _ => ("/v1/queues/work/reserve".to_owned(), json!({})),
         };
         let request = server.http.post(format!("{}{path}", server.base)).json(&body);
-        let request = request.header("idempotency-key", format!("k{n}"));
+        let request = request.header("idempotency-key", format!("k{round}-{n}"));
         async move {
             let start = Instant::now();
             let status = request.send().await.unwrap().status().as_u16();
             (status, start.elapsed())
         }
     };
-    let answers = join_all((0..40).map(call)).await;
+    // Those that are late have more chances: the machine may have been busy.
+    let mut late = Vec::new();
+    for round in 0..5 {
+        let answers = join_all((0..40).map(|n| call(round, n))).await;
+        assert!(answers.iter().all(|(status, _)| *status == 503), "{answers:?}");
+        late = answers.into_iter().filter(|(_, took)| *took > Duration::from_secs(8)).collect();
+        if late.is_empty() {
+            break;
+        }
+    }
     mongod.thaw();
-    let late: Vec<_> = answers.iter().filter(|(_, took)| *took > Duration::from_secs(8)).collect();
-    assert!(late.is_empty() && answers.iter().all(|(status, _)| *status == 503), "{answers:?}");
+    assert!(late.is_empty(), "{late:?}");
 }
 
 /// Somebody waits on one server and is woken by a push on another.
 async fn a_push_is_heard_elsewhere(one: &Server, other: &Server, queue: &str) {
     const SWEPT: &str = "tailback_store_call_seconds_count{call=\"stocked\"}";
-    const HEARD: &str = "tailback_signals_heard_total{kind=\"waiting\"}";
-    let (swept, heard) = (metric(other, SWEPT).await, metric(one, HEARD).await);
-    let path = format!("/v1/queues/{queue}/reserve");
-    let waiting = other.post(&path, json!({"wait_ms": 50_000}));
+    let path = |call: &str| format!("/v1/queues/{queue}/{call}");
+    let (swept, reserve, stats, jobs) =
+        (metric(other, SWEPT).await, path("reserve"), path("stats"), path("jobs"));
+    let waiting = patiently(other, &reserve, json!({"wait_ms": 50_000}));
     let pushing = async {
         // Then it has looked for what came before the other server knew of its waiter.
         until("the waiter's server has looked again", || async { metric(other, SWEPT).await > swept }).await;
-        until("the waiter is known", || async { metric(one, HEARD).await > heard }).await;
-        (Instant::now(), one.push(queue, json!({"payload": 1})).await)
+        // Signals that were heard may be older ones: who has subscribed anew reads them again.
+        until("the waiter is known", || async { one.get(&stats).await.1["waiting"]["elsewhere"] == true })
+            .await;
+        let since = Instant::now();
+        let (status, pushed) = patiently(one, &jobs, json!({"payload": 1})).await;
+        assert_eq!(status, 201, "{pushed}");
+        since
     };
-    let ((status, answer), (since, pushed)) = tokio::join!(waiting, pushing);
-    assert_eq!((status, &answer["jobs"][0]["id"]), (200, &json!(pushed)), "{answer}");
+    let ((status, answer), since) = tokio::join!(waiting, pushing);
+    assert_eq!((status, answer["jobs"].as_array().map(Vec::len)), (200, Some(1)), "{answer}");
     assert!(since.elapsed() < Duration::from_secs(20), "nobody woke the waiter");
 }
 
@@ -205,9 +253,9 @@ async fn servers_hear_each_other_again_after_an_outage() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_freezes_loses_nothing() {
     let mongod = OwnMongod::start().await;
+    let ids = filled(&mongod, "work", 300, json!({"max_attempts": 1000})).await;
     let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
-    let ids = push_many(&server, "work", 300, json!({"max_attempts": 1000})).await;
-    let tokens: std::sync::Mutex<HashMap<String, Vec<Value>>> = std::sync::Mutex::default();
+    let tokens: Mutex<HashMap<String, Vec<Value>>> = Mutex::default();
     let reserve = |_| async {
         for _ in 0..40 {
             let ask = json!({"count": 3, "lease_ms": LONG_MS});
@@ -237,36 +285,34 @@ async fn a_database_that_freezes_loses_nothing() {
     };
     tokio::join!(join_all((0..8).map(reserve)), join_all((0..4).map(push)), freeze);
     serves_again(&server).await;
-    collect_the_rest(&server, &tokens, ids.len()).await;
+    collect_the_rest(&server, &tokens, &ids).await;
     let tokens = tokens.into_inner().unwrap();
-    assert!(ids.iter().all(|id| tokens.contains_key(id)), "a job was lost");
     for (id, jobs) in &tokens {
-        let mut valid = 0;
+        let (path, mut valid) = (format!("/v1/jobs/{id}/extend"), 0);
         for job in jobs {
-            let (status, answer) = server.settle(job, "extend", json!({"lease_ms": LONG_MS})).await;
+            let body = json!({"lease_ms": LONG_MS, "reservation": job["reservation"]});
+            let (status, answer) = patiently(&server, &path, body).await;
             assert!([200, 409].contains(&status), "{answer}");
             valid += usize::from(status == 200);
         }
         assert_eq!(valid, 1, "valid tokens of {id}: {jobs:?}");
     }
-    let pushed: Vec<String> = browse(&server, "pushed").await.iter().map(|job| text(job, "id")).collect();
+    let pushed: Vec<String> = all(&mongod, "pushed").await.iter().map(|job| text(job, "id")).collect();
     assert!(acknowledged.seen().keys().all(|id| pushed.contains(id)), "an acknowledged push was lost");
 }
 
-/// What calls without an answer may have won is given back by itself, long before its lease is over.
-async fn collect_the_rest(
-    server: &Server,
-    tokens: &std::sync::Mutex<HashMap<String, Vec<Value>>>,
-    count: usize,
-) {
+/// What calls without an answer may have won is given back by itself, long before its lease is over. None is lost.
+async fn collect_the_rest(server: &Server, tokens: &Mutex<HashMap<String, Vec<Value>>>, ids: &[String]) {
     until("every job has been delivered", || async {
-        let jobs = server.reserve("work", json!({"count": 100, "lease_ms": LONG_MS})).await;
+        let ask = json!({"count": 100, "lease_ms": LONG_MS});
+        let (status, answer) = server.post("/v1/queues/work/reserve", ask).await;
+        assert!([200, 503].contains(&status), "{answer}");
         let mut tokens = tokens.lock().unwrap();
-        for job in jobs {
-            tokens.entry(text(&job, "id")).or_default().push(job);
+        for job in answer["jobs"].as_array().into_iter().flatten() {
+            tokens.entry(text(job, "id")).or_default().push(job.clone());
         }
         // The calls during the outage pushed some more.
-        tokens.len() >= count
+        ids.iter().all(|id| tokens.contains_key(id))
     })
     .await;
 }

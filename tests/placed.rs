@@ -22,6 +22,8 @@ mod coverage;
 mod harm;
 #[path = "placed/lane.rs"]
 mod lane;
+#[path = "placed/learn.rs"]
+mod learn;
 #[path = "placed/record.rs"]
 mod record;
 #[path = "placed/run.rs"]
@@ -53,8 +55,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use case::Verb;
+use case::{SHORT_MS, Verb};
 use common::own_mongod::OwnMongod;
+use common::server::PATIENCE;
 use futures::FutureExt as _;
 use harm::{Harm, Moment};
 use lane::Lane;
@@ -63,7 +66,7 @@ use verbs::VERBS;
 
 /// How many cases run at once.
 const LANES: usize = 8;
-/// How often a verb is tried undisturbed.
+/// How often a verb is tried undisturbed at least, on a machine that is busy for a while.
 const LEARNING_TRIES: usize = 5;
 /// How often a case whose fault is not met is tried.
 const TRIES: usize = 3;
@@ -142,11 +145,12 @@ fn name_of(verb: &Verb, moment: &Moment, harm: Harm) -> String {
 
 /// Runs the cases of one verb.
 async fn run_verb(lane: &mut Lane, verb: &Verb, choice: &Choice, table: &Mutex<Table>) {
-    let mut learnt = run::learn(lane, verb).await;
-    for _ in 1..LEARNING_TRIES {
-        if learnt.is_err() {
-            learnt = run::learn(lane, verb).await; // the machine was too busy for the server's deadline
-        }
+    let (began, mut tries) = (Instant::now(), 1);
+    let mut learnt = learn::learn(lane, verb, SHORT_MS).await;
+    // The machine may be too busy for the server's deadline, or for the leases of what was prepared.
+    while learnt.is_err() && (tries < LEARNING_TRIES || began.elapsed() < PATIENCE) {
+        learnt = learn::learn(lane, verb, SHORT_MS << tries.min(3)).await;
+        tries += 1;
     }
     let mut moments = match learnt {
         Ok(moments) => moments,
@@ -158,7 +162,7 @@ async fn run_verb(lane: &mut Lane, verb: &Verb, choice: &Choice, table: &Mutex<T
             && !verb.is_background()
             && choice.learns(&format!("{} / {first}", verb.name))
         {
-            let seconds = run::learn_second(lane, verb, &first, &moments).await;
+            let seconds = learn::learn_second(lane, verb, &first, &moments).await;
             moments.extend(seconds);
         }
     }
@@ -174,10 +178,10 @@ async fn run_verb(lane: &mut Lane, verb: &Verb, choice: &Choice, table: &Mutex<T
             let repeat_first = Choice::number(&format!("{name} order")).is_multiple_of(2);
             let began = Instant::now();
             let mut report = None;
-            for _ in 0..TRIES {
+            for tried in 0..TRIES {
                 let tag = lane.coming_tag();
                 lane.names.insert(tag, name.clone());
-                report = run::run(lane, verb, moment, harm, repeat_first).await;
+                report = run::run(lane, verb, moment, harm, repeat_first, SHORT_MS << tried).await;
                 if report.is_some() {
                     break;
                 }
@@ -244,15 +248,16 @@ async fn planted_mistakes_are_found() {
     for (n, (bug, verb, moment, harm)) in MISTAKES.into_iter().enumerate() {
         let mut lane = Lane::start(&mongod, n, bug).await;
         let verb = VERBS.iter().find(|one| one.name == verb).unwrap();
-        let mut learnt = run::learn(&mut lane, verb).await;
+        let mut learnt = learn::learn(&mut lane, verb, SHORT_MS).await;
         while learnt.is_err() {
-            learnt = run::learn(&mut lane, verb).await;
+            learnt = learn::learn(&mut lane, verb, SHORT_MS).await;
         }
         let learnt = learnt.unwrap();
         let moment = learnt.iter().find(|one| one.to_string() == moment).unwrap();
         let mut found = None;
         for tried in 1..=MISTAKE_TRIES {
-            let report = run::run(&mut lane, verb, moment, harm, tried % 2 == 1).await;
+            let short_ms = SHORT_MS << (3 * tried / (MISTAKE_TRIES + 1));
+            let report = run::run(&mut lane, verb, moment, harm, tried % 2 == 1, short_ms).await;
             found = report.and_then(|report| report.wrong.first().cloned());
             if let Some(wrong) = &found {
                 println!("{bug}: found in case {tried}: {wrong}");

@@ -4,8 +4,8 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::fleet::{Tally, browse, fleet, push_many, text};
@@ -13,6 +13,7 @@ use common::open_transaction::{FOR_AN_HOUR, OpenTransaction};
 use common::own_mongod::OwnMongod;
 use common::server::{Place, SHIPPED_DEADLINE, Server, until};
 use mongodb::Client;
+use mongodb::bson::{Document, doc};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tailback::job::Timestamp;
@@ -20,8 +21,8 @@ use tokio::task::JoinSet;
 
 /// How many clients work at once.
 const CLIENTS: usize = 12;
-/// How soon a job is delivered while another one is held; its transaction lives for much longer.
-const WHILE_HELD: Duration = Duration::from_secs(20);
+/// Longer than any of these tests takes: nothing lapses by accident.
+const LONG_MS: u64 = 600_000;
 
 /// How many jobs the clients hold, by what they know themselves: from the answer of a reserve to the call that
 /// settles it.
@@ -47,7 +48,8 @@ async fn put(server: &Server, path: &str, body: Value) {
     assert_eq!(status, 200, "{answer}");
 }
 
-/// Reserves and commits until so many jobs are done; answers when each was delivered.
+/// Reserves and commits until so many jobs are done; answers when each was delivered. The first one is held until another one is as
+/// well, however slow the clients are.
 async fn work_off(servers: &[Arc<Server>], jobs: usize, gauge: &Arc<Gauge>) -> Vec<i64> {
     let done = Tally::default();
     let mut clients = JoinSet::new();
@@ -56,11 +58,12 @@ async fn work_off(servers: &[Arc<Server>], jobs: usize, gauge: &Arc<Gauge>) -> V
         clients.spawn(async move {
             let mut started = Vec::new();
             while done.len() < jobs {
-                let ask = json!({"queues": ["a", "b"], "wait_ms": 500, "lease_ms": 600_000});
+                let ask = json!({"queues": ["a", "b"], "wait_ms": 500, "lease_ms": LONG_MS});
                 let (status, answer) = server.post("/v1/reserve", ask).await;
                 assert!([200, 503].contains(&status), "{answer}");
                 for job in answer["jobs"].as_array().into_iter().flatten() {
                     gauge.take();
+                    until("two are held", || async { gauge.most.load(Ordering::SeqCst) >= 2 }).await;
                     assert_eq!(job["attempt"], 1, "{job}");
                     started.push(text(job, "started_at").parse::<Timestamp>().unwrap().millis());
                     tokio::time::sleep(Duration::from_millis(rand::random_range(0..10))).await; // the work
@@ -109,8 +112,10 @@ async fn room_that_is_made_elsewhere_is_found(place: &Place) {
     let (asked, other) = (&servers[0], servers.last().unwrap());
     put(other, "/v1/semaphores/s", json!({"capacity": 1})).await;
     push_many(other, "a", JOBS, json!({"semaphores": ["s"]})).await;
-    let take =
-        async |server: &Server, ask: Value| server.post("/v1/queues/a/reserve", ask).await.1["jobs"].clone();
+    let take = async |server: &Server, mut ask: Value| {
+        ask["lease_ms"] = json!(LONG_MS);
+        server.post("/v1/queues/a/reserve", ask).await.1["jobs"].clone()
+    };
     let mut holder = take(other, json!({})).await;
     for n in 0..JOBS - 1 {
         for _ in 0..3 {
@@ -179,7 +184,7 @@ async fn every_semaphore_is_checked_in_its_turn(place: &Place) {
     };
     push_all("held", names.chunks(16).map(|names| json!({"payload": 1, "semaphores": names})).collect())
         .await;
-    let ask = json!({"count": 1000, "lease_ms": 600_000});
+    let ask = json!({"count": 1000, "lease_ms": LONG_MS});
     assert_eq!(server.reserve("held", ask.clone()).await.len(), SEMAPHORES.div_ceil(16));
     for names in names.chunks(1000) {
         push_all("work", names.iter().map(|name| json!({"payload": name, "semaphores": [name]})).collect())
@@ -193,42 +198,68 @@ async fn every_semaphore_is_checked_in_its_turn(place: &Place) {
     file.execute("UPDATE semaphores SET capacity = 2 WHERE name = ?1", [last]).unwrap();
     drop(file);
     let server = Server::start(&place.url).await;
-    let won = server.reserve("work", json!({"wait_ms": 20_000})).await;
+    let won = server.reserve("work", json!({"wait_ms": 60_000})).await;
     assert_eq!(won.iter().map(|job| &job["payload"]).collect::<Vec<_>>(), [last]);
+}
+
+/// Commits a job, in as many calls as that takes where the store is too slow for the deadline.
+async fn commit(server: &Server, job: &Value) {
+    until("the job is committed", || async {
+        let (status, answer) = server.settle(job, "commit", json!({})).await;
+        assert!([200, 503].contains(&status), "{answer}");
+        status == 200
+    })
+    .await;
+}
+
+/// The id of the job of this queue, once it is delivered, likewise.
+async fn delivered(server: &Server, queue: &str) -> String {
+    let id = Mutex::new(String::new());
+    until("the job is delivered", || async {
+        let ask = json!({"wait_ms": 5000, "lease_ms": LONG_MS});
+        let (status, answer) = server.post(&format!("/v1/queues/{queue}/reserve"), ask).await;
+        assert!([200, 503].contains(&status), "{answer}");
+        let Some(job) = answer["jobs"].get(0) else { return false };
+        *id.lock().unwrap() = text(job, "id");
+        true
+    })
+    .await;
+    id.into_inner().unwrap()
 }
 
 /// A transaction that holds a blocked job, as a killed server leaves one behind, keeps only the semaphore of that job from being served.
 async fn a_semaphore_does_not_wait_for_a_transaction_on_a_job_of_another(_: &Place) {
     let mongod = OwnMongod::with_parameters(&[FOR_AN_HOUR]).await;
-    let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
-    let database = Client::with_uri_str(mongod.url()).await.unwrap().default_database().unwrap();
+    // Of another server, whose deadline no machine runs into.
+    let mut before = Server::start(&mongod.url()).await;
     let (mut holders, mut blocked) = (Vec::new(), Vec::new());
     for name in ["a", "b"] {
-        put(&server, &format!("/v1/semaphores/{name}"), json!({"capacity": 1})).await;
+        put(&before, &format!("/v1/semaphores/{name}"), json!({"capacity": 1})).await;
         let job = json!({"payload": 1, "semaphores": [name]});
-        server.push(name, job.clone()).await;
-        holders.push(server.reserve(name, json!({"lease_ms": 600_000})).await.remove(0));
-        let id = server.push(name, job).await;
-        assert_eq!(server.reserve(name, json!({})).await, Vec::<Value>::new());
+        before.push(name, job.clone()).await;
+        holders.push(before.reserve(name, json!({"lease_ms": LONG_MS})).await.remove(0));
+        let id = before.push(name, job).await;
+        assert_eq!(before.reserve(name, json!({})).await, Vec::<Value>::new());
         let path = format!("/v1/jobs/{id}");
-        until("it is blocked", || async { server.get(&path).await.1["state"] == "blocked" }).await;
+        until("it is blocked", || async { before.get(&path).await.1["state"] == "blocked" }).await;
         blocked.push(id);
     }
+    assert!(before.terminate().await.success());
+    let server = Server::start_with(&mongod.url(), &[SHIPPED_DEADLINE]).await;
+    let database = Client::with_uri_str(mongod.url()).await.unwrap().default_database().unwrap();
     let open = OpenTransaction::on(&database, &blocked[0], "blocked").await;
     let mut open = open.expect("nobody else changes it");
     for holder in &holders {
-        let (status, answer) = server.settle(holder, "commit", json!({})).await;
-        assert_eq!(status, 200, "{answer}");
+        commit(&server, holder).await;
     }
-    let ask = json!({"wait_ms": 50_000, "lease_ms": 600_000});
-    let won = tokio::time::timeout(WHILE_HELD, server.reserve("b", ask.clone())).await;
-    let won = won.expect("it waits for the transaction");
-    assert_eq!(won[0]["id"], json!(blocked[1]));
-    assert_eq!(server.get(&format!("/v1/jobs/{}", blocked[0])).await.1["state"], "blocked");
+    // The transaction lives for much longer than is waited for this one.
+    assert_eq!(delivered(&server, "b").await, blocked[1]);
+    let jobs = database.collection::<Document>("jobs");
+    let held = jobs.find_one(doc! { "_id": &blocked[0], "state": "blocked" }).await.unwrap();
+    assert!(held.is_some(), "it was unblocked");
     assert!(open.is_open().await, "the transaction is over");
     open.abort().await;
-    let won = server.reserve("a", ask).await;
-    assert_eq!(won[0]["id"], json!(blocked[0]));
+    assert_eq!(delivered(&server, "a").await, blocked[0]);
 }
 
 /// What one store does not have, or lets another program do to a stopped server's database so simply.

@@ -91,12 +91,22 @@ async fn is_served(client: &reqwest::Client, server: &Server) -> bool {
     response.is_ok_and(|response| response.status() == 200)
 }
 
+/// Waits until its store is there: it listens before.
+async fn until_ready(client: &reqwest::Client, server: &Server) {
+    until("the server is ready", || async {
+        let response = client.get(format!("{}/readyz", server.base)).send().await;
+        response.is_ok_and(|response| response.status() == 200)
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn calls_are_encrypted_and_plain_ones_get_nothing() {
     let authority = Authority::new("ours");
     let files = Files::new(authority.sign("server"));
     let server = launch(&files, &[]);
     let client = authority.client().build().unwrap();
+    until_ready(&client, &server).await;
     let push = client.post(format!("{}/v1/queues/mail/jobs", server.base)).json(&json!({"payload": 1}));
     assert_eq!(push.send().await.unwrap().status(), 201);
     assert!(!is_served(&Authority::new("other").client().build().unwrap(), &server).await);
@@ -142,15 +152,17 @@ async fn a_new_certificate_is_used_and_drops_no_connection() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let files = Files::new(old.sign("server"));
     let log = tempfile::NamedTempFile::new().unwrap();
-    let server = launch_logging(&files, &[], Stdio::from(log.reopen().unwrap()));
+    let mut server = launch_logging(&files, &[], Stdio::from(log.reopen().unwrap()));
     let open = old.client().pool_max_idle_per_host(1).build().unwrap();
-    assert!(is_served(&open, &server).await);
+    until_ready(&open, &server).await;
 
     // A call that waits while the certificate changes.
     let url = format!("{}/v1/queues/mail", server.base);
     let (waiter, ask) = (open.clone(), format!("{url}/reserve"));
     let waiting =
         tokio::spawn(async move { waiter.post(ask).json(&json!({"wait_ms": 60_000})).send().await });
+    server.http = old.client().build().unwrap();
+    until("it waits", || async { metric(&server, "tailback_waiting_consumers").await == 1.0 }).await;
     // What cannot be used changes nothing.
     files.put("certificate.pem", "-----BEGIN CERTIFICATE-----\nbroken\n");
     until("the server has looked at it", || async {
@@ -216,17 +228,15 @@ async fn files_that_cannot_be_used_end_the_start() {
 
 /// Runs a server over this MongoDB, and takes a job through it; whether it gets there. It is waited for so long that it becomes ready.
 async fn works_over(url: &str, patience: Duration) -> bool {
-    let mut server = Server::launch(url, &[]);
+    let server = Server::launch(url, &[]);
     let begin = Instant::now();
-    while server.try_send(reqwest::Method::GET, "/readyz", None).await.is_ok_and(|(status, _)| status != 200)
-    {
-        if begin.elapsed() > patience {
-            return false;
+    loop {
+        match server.try_send(reqwest::Method::GET, "/readyz", None).await {
+            Ok((200, _)) => break,
+            Ok(_) if begin.elapsed() > patience => return false,
+            Ok(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(_) => return false, // what another try cannot mend ends the start
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    if server.child.try_wait().unwrap().is_some() {
-        return false; // what another try cannot mend ends the start
     }
     server.push("mail", json!({"payload": 1})).await;
     let jobs = server.reserve("mail", json!({})).await;
@@ -258,8 +268,8 @@ async fn mongodb_is_reached_over_tls_with_credentials_or_a_certificate() {
     let roles = json!([{"role": "readWrite", "db": "tailback"}, {"role": "clusterMonitor", "db": "admin"}]);
     let roles = mongodb::bson::serialize_to_bson(&roles).unwrap();
     let user = doc! { "createUser": "tailback", "pwd": "canary-password", "roles": &roles };
-    assert!(mongod.command(user).await.is_some());
     let client = mongodb::Client::with_uri_str(mongod.url()).await.unwrap();
+    client.database("admin").run_command(user).await.unwrap();
     let user = doc! { "createUser": "CN=worker", "roles": roles };
     client.database("$external").run_command(user).await.unwrap();
     mongod.terminate().await;

@@ -65,40 +65,40 @@ pub async fn a_key_that_ends_while_a_body_comes_does_nothing(place: &Place) {
     let ((revoked_id, revoked), (rotated_id, rotated)) =
         (make(&server, key.clone()).await, make(&server, key.clone()).await);
     let (_, valid) = make(&server, key).await;
-    let expired = short(&server).await;
-    let mut begun = Vec::new();
-    for key in [&revoked, &rotated, &expired] {
-        begun.push(begin(&server, Some(key), "q").await);
-    }
+    // One after the other: a body that pauses for ten seconds is given up.
+    let begun = begin(&server, Some(&revoked), "q").await;
     let lasting = begin(&server, Some(&valid), "other").await;
     ok(&delete(&server, ADMIN, &format!("/v1/keys/{revoked_id}")).await);
+    refused(&begun.finish().await, 401, "unauthorized");
+    assert_eq!(lasting.finish().await.0, 201);
+    let begun = begin(&server, Some(&rotated), "q").await;
     ok(&post(&server, ADMIN, &format!("/v1/keys/{rotated_id}/rotate"), json!({})).await);
+    refused(&begun.finish().await, 401, "unauthorized");
+    let expired = short(&server).await;
+    let begun = begin(&server, Some(&expired), "q").await;
     until("the key has expired", || async {
         post(&server, &expired, "/v1/queues/q/reserve", json!({})).await.0 == 401
     })
     .await;
-    for begun in begun {
-        refused(&begun.finish().await, 401, "unauthorized");
-    }
-    assert_eq!(lasting.finish().await.0, 201);
+    refused(&begun.finish().await, 401, "unauthorized");
     assert_eq!(get(&server, ADMIN, "/v1/queues/q/jobs").await.1["jobs"], json!([]));
 }
 
 pub async fn what_began_without_a_key_ends_with_the_first_key(place: &Place) {
     let server = Server::start(&place.url).await;
-    let begun = begin(&server, None, "q").await;
     let waiting = server.post("/v1/queues/q/reserve", json!({"wait_ms": 60_000}));
     let making = async {
         until_looked(&server, 1).await;
+        let begun = begin(&server, None, "q").await;
         let (status, made) = server.post("/v1/keys", json!({"name": "first", "scopes": ["admin"]})).await;
         assert_eq!(status, 201, "{made}");
+        refused(&begun.finish().await, 401, "unauthorized");
         made["key"].as_str().unwrap().to_owned()
     };
     let start = Instant::now();
     let (waited, first) = tokio::join!(waiting, making);
     refused(&waited, 401, "unauthorized");
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
-    refused(&begun.finish().await, 401, "unauthorized");
     assert_eq!(get(&server, &first, "/v1/queues/q/jobs").await.1["jobs"], json!([]));
 }
 
@@ -109,7 +109,6 @@ pub async fn a_key_that_ends_while_it_waits_wins_nothing(place: &Place) {
     let ((revoked_id, revoked), (rotated_id, rotated)) =
         (make(&server, key.clone()).await, make(&server, key.clone()).await);
     let (_, valid) = make(&server, key).await;
-    let expired = short(&server).await;
     let start = Instant::now();
     let wait = |key: &str, call: &str| {
         let (key, path) = (key.to_owned(), format!("/v1/queues/q/{call}"));
@@ -121,8 +120,14 @@ pub async fn a_key_that_ends_while_it_waits_wins_nothing(place: &Place) {
         let body = Some(json!({"wait_ms": 60_000}));
         call_with(&server, Some(&revoked), Method::POST, "/v1/queues/q/reserve", &headers, body).await
     };
+    let expiring = async {
+        // Made only now, so that it is valid when it begins to wait.
+        until_looked(&server, 5).await;
+        let expired = short(&server).await;
+        wait(&expired, "reserve").await
+    };
     let ended = async {
-        until_looked(&server, 6).await;
+        until_looked(&server, 5).await;
         ok(&delete(&server, ADMIN, &format!("/v1/keys/{revoked_id}")).await);
         ok(&post(&server, ADMIN, &format!("/v1/keys/{rotated_id}/rotate"), json!({})).await);
     };
@@ -131,7 +136,7 @@ pub async fn a_key_that_ends_while_it_waits_wins_nothing(place: &Place) {
             wait(&revoked, "reserve"),
             wait(&revoked, "pop"),
             wait(&rotated, "reserve"),
-            wait(&expired, "reserve"),
+            expiring,
             keyed,
             ended
         );

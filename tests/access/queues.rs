@@ -368,6 +368,13 @@ pub async fn one_job_elsewhere_is_not_touched(place: &Place) {
     assert_eq!(get(&server, &pusher, "/v1/batches").await.1["batches"].as_array().unwrap().len(), 1);
 }
 
+/// Returns whether a key is shown one group and no more: where the store is slow a page ends before all are looked at.
+async fn is_shown_one_group(server: &Server, key: &str) -> bool {
+    let (_, page) = get(server, key, "/v1/groups").await;
+    assert_eq!(page["groups"].as_array().unwrap().len(), 1, "{page}");
+    page["complete"] == true
+}
+
 pub async fn a_search_stays_in_the_queues_of_its_key(place: &Place) {
     let server = locked(place).await;
     for queue in ["mail.in", "mail.out", "mailer", "other", "reports"] {
@@ -422,8 +429,7 @@ pub async fn a_search_stays_in_the_queues_of_its_key(place: &Place) {
     }
     let (_, page) = get(&server, &key, "/v1/groups?limit=1").await;
     assert_eq!((&page["groups"][0]["queue"], &page["scanned"]), (&json!("mail.in"), &json!(1)), "{page}");
-    let (_, page) = get(&server, &key, "/v1/groups").await;
-    assert_eq!((page["groups"].as_array().unwrap().len(), &page["complete"]), (1, &json!(true)), "{page}");
+    until("all groups are looked at", || is_shown_one_group(&server, &key)).await;
     forbidden(&get(&server, &key, "/v1/groups?queue=other").await);
     forbidden(&get(&server, &key, "/v1/servers").await);
 }

@@ -91,7 +91,10 @@ pub async fn each_route_needs_its_scope(place: &Place) {
             row.push_str(if is_allowed { " yes |" } else { cell });
         }
         let admin = try_route(&server, Some(ADMIN), &method, &path).await;
-        assert!(![401, 403].contains(&admin.0) && admin.0 < 500, "{method} {path}: {}", admin.1);
+        // A store that is slow has not been seen to take writes for a while.
+        let is_unready = path == "/readyz" && admin.0 == 503;
+        let is_let_in = ![401, 403].contains(&admin.0) && (admin.0 < 500 || is_unready);
+        assert!(is_let_in, "{method} {path}: {}", admin.1);
         let _ = writeln!(table, "{row}");
     }
     println!("{calls} calls\n{table}");
@@ -105,9 +108,8 @@ async fn without_key(server: &Server, path: &str) -> (u16, Value) {
 
 pub async fn what_is_open_needs_no_key(place: &Place) {
     let mut server = locked(place).await;
-    for path in ["/healthz", "/readyz"] {
-        ok(&without_key(&server, path).await);
-    }
+    ok(&without_key(&server, "/healthz").await);
+    until("it is ready", || async { without_key(&server, "/readyz").await.0 == 200 }).await;
     for path in ["/metrics", "/docs/", "/openapi.json", "/docs/no-such-page", "/v1/nowhere", "/nowhere"] {
         refused(&without_key(&server, path).await, 401, "unauthorized");
     }

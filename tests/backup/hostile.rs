@@ -4,8 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::support::{Folder, export, import, put, refused, restore, tailback};
-use crate::common::mongod;
+use super::support::{Folder, Home, export, import, put, refused, restore, tailback};
 use crate::common::server::{Place, Server};
 
 /// A file with these lines between a head and an end that counts them, or with lines that are no backup at all.
@@ -128,9 +127,10 @@ async fn wrong_usage_is_told() {
     rusqlite::Connection::open(path).unwrap().execute_batch("CREATE TABLE notes (text)").unwrap();
     let told = refused(tailback(&["export", "--store", &place.url])).await;
     assert!(told.contains("another program"), "{told}");
-    let empty = mongod::mongodb_url();
-    let told = refused(tailback(&["export", "--store", &empty])).await;
+    let empty = Home::mongo().await;
+    let told = refused(tailback(&["export", "--store", &empty.place.url])).await;
     assert!(told.contains("no Tailback store"), "{told}");
+    empty.clear().await;
     let folder = Folder::new();
     let nowhere = folder.file("none/all.jsonl");
     let told =

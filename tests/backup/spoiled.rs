@@ -4,7 +4,7 @@ use mongodb::Client;
 use mongodb::bson::{DateTime, Document, doc};
 use serde_json::json;
 
-use super::support::{Folder, Home, export, lines, of_kind, put, refused, restore, run, tailback};
+use super::support::{Folder, Home, export, indexed, lines, of_kind, put, refused, restore, run, tailback};
 use crate::common::foreign;
 use crate::common::server::{Place, Server};
 
@@ -149,6 +149,7 @@ pub async fn a_job_that_cannot_be_read_is_restored_dead(from: &Place, to: &Place
     let folder = Folder::new();
     let file = folder.file("all.jsonl");
     let mut server = Server::start(&from.url).await;
+    indexed(from).await;
     let mut line = Vec::new();
     for n in 0..3 {
         line.push(server.push("line", json!({"payload": n, "group": "g"})).await);

@@ -3,14 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use mongodb::Client;
 use serde_json::{Value, json};
 
 use crate::common::own_mongod::OwnMongod;
+use crate::common::rare_indexes::{RARE, make};
 use crate::common::server::{PATIENCE, Place, Server};
 
 pub fn tailback(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
     command.args(arguments).env("TAILBACK_LOG__FILTER", "warn").stdin(Stdio::null());
+    // So that no command ends because the machine is busy.
+    command.env("TAILBACK_MONGODB__DEADLINE_MS", "30000");
     command
 }
 
@@ -42,6 +46,14 @@ impl Home {
             Some(mongod) => drop(mongod),
             None => self.place.clear().await,
         }
+    }
+}
+
+/// Has the indexes built that a server builds beside its first jobs: MongoDB cannot read a moment before the end of a build.
+pub async fn indexed(place: &Place) {
+    if place.url.starts_with("mongodb") {
+        let client = Client::with_uri_str(&place.url).await.unwrap();
+        make(&client.default_database().unwrap(), &RARE).await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde_json::{Value, json};
 
 use super::support::{
-    Folder, export, import, keyed, lines, of_kind, put, refused, restore, run, tailback, taken,
+    Folder, export, import, indexed, keyed, lines, of_kind, put, refused, restore, run, tailback, taken,
 };
 use crate::common::server::{Place, Server, until};
 
@@ -102,6 +102,7 @@ pub async fn everything_comes_back(from: &Place, to: &Place) {
     let folder = Folder::new();
     let file = folder.file("all.jsonl");
     let mut server = Server::start(&from.url).await;
+    indexed(from).await;
     let before = fill(&server).await;
     export(from, &file).await;
     assert_eq!(folder.names(), ["all.jsonl"], "no partial file is left");
@@ -161,6 +162,7 @@ pub async fn a_backup_shows_one_moment(place: &Place) {
     const CHAINS: u64 = 40;
     const EXPORTS: usize = 4;
     let server = Server::start(&place.url).await;
+    indexed(place).await;
     let filler: Vec<Value> =
         (0..1000).map(|n| json!({"payload": {"n": n, "text": "x".repeat(1000)}})).collect();
     for _ in 0..3 {

@@ -43,7 +43,8 @@ pub async fn jobs_are_found_and_listed(place: &Place) {
 pub async fn dead_jobs_and_queues_are_shown_and_changed(place: &Place) {
     let server = Server::start(&place.url).await;
     fill(&server).await;
-    let job = run(&server, &["reserve", "list.a", "--json"]).await.with(0).json()["jobs"][0].clone();
+    let reserved = run(&server, &["reserve", "list.a", "--json", "--lease", "10m"]).await.with(0);
+    let job = reserved.json()["jobs"][0].clone();
     let [id, token] = ["id", "reservation"].map(|field| job[field].as_str().unwrap().to_owned());
     run(&server, &["rollback", &id, "--reservation", &token, "--error", "no route to 10.0.0.7"])
         .await
@@ -86,7 +87,9 @@ pub async fn dead_jobs_and_queues_are_shown_and_changed(place: &Place) {
 }
 
 pub async fn semaphores_schedules_and_workers_are_shown_and_changed(place: &Place) {
-    let server = Server::start(&place.url).await;
+    // The worker is alive for as long as it takes to look.
+    let patient = [("TAILBACK_DEFAULTS__WORKER_TIMEOUT_MS", "600000")];
+    let server = Server::start_with(&place.url, &patient).await;
     run(&server, &["semaphores", "set", "db", "2"]).await.with(0);
     assert!(run(&server, &["semaphores"]).await.with(0).out.contains("db"));
     assert!(run(&server, &["semaphores", "show", "db"]).await.with(0).out.contains("0 of 2"));
@@ -100,7 +103,7 @@ pub async fn semaphores_schedules_and_workers_are_shown_and_changed(place: &Plac
     assert!(run(&server, &["schedules", "show", "nightly"]).await.with(0).out.contains("by hand"));
     server.post("/v1/workers/w1/heartbeat", json!({"slots": 3})).await;
     assert!(run(&server, &["workers"]).await.with(0).out.contains("alive"));
-    run(&server, &["reserve", "list.a", "--worker", "w1"]).await.with(0);
+    run(&server, &["reserve", "list.a", "--worker", "w1", "--lease", "10m"]).await.with(0);
     assert!(run(&server, &["workers", "show", "w1"]).await.with(0).out.contains("reserved"));
     assert!(run(&server, &["workers", "remove", "w1"]).await.with(0).out.contains("1 jobs released"));
 }

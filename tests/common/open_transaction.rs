@@ -1,6 +1,7 @@
 //! A transaction that stays open, as one of a killed server does until its lifetime is over.
 
 use mongodb::bson::{Document, doc};
+use mongodb::error::TRANSIENT_TRANSACTION_ERROR;
 use mongodb::{ClientSession, Collection, Database};
 
 /// So that a mongod of a test's own ends no transaction by itself: for [`super::own_mongod::OwnMongod::with_parameters`].
@@ -18,14 +19,22 @@ impl OpenTransaction {
     pub async fn on(database: &Database, id: &str, state: &str) -> Option<Self> {
         let jobs = database.collection::<Document>("jobs");
         let mut session = database.client().start_session().await.unwrap();
-        session.start_transaction().await.unwrap();
-        let touch = doc! { "$set": { "touched": 1 } };
-        let touched = jobs.update_one(doc! { "_id": id, "state": state }, touch).session(&mut session).await;
-        if touched.is_ok_and(|touched| touched.matched_count == 1) {
-            return Some(Self { session, jobs, id: id.to_owned() });
+        loop {
+            session.start_transaction().await.unwrap();
+            let touch = doc! { "$set": { "touched": 1 } };
+            let touch = jobs.update_one(doc! { "_id": id, "state": state }, touch);
+            let touched = touch.session(&mut session).await;
+            if touched.as_ref().is_ok_and(|touched| touched.matched_count == 1) {
+                return Some(Self { session, jobs, id: id.to_owned() });
+            }
+            let _ = session.abort_transaction().await; // MongoDB may have ended it
+            match touched {
+                Ok(_) => return None,
+                // Somebody else had the job, or a lock, at that moment: that says nothing of its state.
+                Err(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {}
+                Err(error) => panic!("{error}"),
+            }
         }
-        session.abort_transaction().await.unwrap();
-        None
     }
 
     /// Returns whether it holds the job still.

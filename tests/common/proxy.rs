@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::fail_point::{FailPoint, control};
 use super::op_msg::Message;
+use super::server::PATIENCE;
 use super::steps::{Command, Step, Watch};
 
 /// What is to happen to a command, or to its reply.
@@ -84,8 +85,7 @@ impl Placed {
     /// Waits until it has struck.
     pub async fn met(&self) {
         let mut met = self.met.clone();
-        let patience = Duration::from_secs(30);
-        let met = tokio::time::timeout(patience, met.wait_for(|met| *met > 0)).await;
+        let met = tokio::time::timeout(PATIENCE, met.wait_for(|met| *met > 0)).await;
         met.expect("no command met the fault").unwrap();
     }
 

@@ -11,6 +11,7 @@ use super::server::PATIENCE;
 
 /// Sends a signal. After a SIGSTOP the whole process stands still: on a busy machine its threads go on until the one that
 /// takes the signal has its turn.
+#[expect(clippy::disallowed_methods, reason = "some milliseconds, in which nothing is to be done")]
 pub fn send(pid: u32, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
     let end = Instant::now() + PATIENCE;

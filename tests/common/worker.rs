@@ -52,12 +52,28 @@ pub async fn gone(pid: &str) {
     until(&format!("{pid} is gone"), || async { !is_running(pid) }).await;
 }
 
-/// Starts a server again where one was, with the same store.
-pub fn again(place: &Place, base: &str) -> Server {
-    let address = base.trim_start_matches("http://");
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tailback"));
-    command.args(["serve", "--listen", address, "--store", &place.url]).stdout(std::process::Stdio::piped());
-    Server::of(command)
+/// An address that nobody else is given while no server listens there: a socket stays bound to it, and does not listen.
+pub struct Address(tokio::net::TcpSocket);
+
+impl Address {
+    pub fn take() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap(); // as servers do: both may have it
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self(socket)
+    }
+
+    /// Starts a server there, with variables in its environment, and waits until it is ready.
+    pub async fn serve(&self, place: &Place, environment: &[(&str, &str)]) -> Server {
+        let address = self.0.local_addr().unwrap().to_string();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tailback"));
+        command.args(["serve", "--listen", &address, "--store", &place.url]);
+        command.env("TAILBACK_LOG__FILTER", "warn").envs(environment.iter().copied());
+        command.stdout(std::process::Stdio::piped());
+        let server = Server::of(command);
+        server.until_ready().await;
+        server
+    }
 }
 
 /// Passes connections on to a server. The first answer to a reserve that has this text in it is lost. Returns its address.

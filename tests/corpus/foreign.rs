@@ -172,7 +172,8 @@ impl Walk {
 /// were.
 async fn walk(server: &Server) -> usize {
     let mut walk = Walk { client: Client::new(server), asked: 0, faults: Vec::new() };
-    for path in ["/stats", "/metrics", "/readyz", "/v1/semaphores?limit=1000", "/v1/workers?limit=1000"] {
+    server.until_ready().await;
+    for path in ["/stats", "/metrics", "/v1/semaphores?limit=1000", "/v1/workers?limit=1000"] {
         walk.ask("GET", path, "").await;
     }
     let queues = walk.ask("GET", "/v1/queues?limit=1000", "").await;

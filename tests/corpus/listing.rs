@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::client::Client;
 use super::target::Target;
-use crate::common::server::Server;
+use crate::common::server::{Server, until};
 
 /// The fields of a job that do not change by themselves.
 const STABLE: [&str; 15] = [
@@ -27,6 +27,9 @@ const STABLE: [&str; 15] = [
     "progress",
     "retain_result_ms",
 ];
+
+/// How often everything is listed until nothing changes any more.
+const LISTINGS: usize = 20;
 
 /// Everything listed, by what it is and its name, as the text of its stable fields.
 type Listing = BTreeMap<String, String>;
@@ -106,14 +109,48 @@ async fn list(server: &Server, known: &[String]) -> (Listing, Listing) {
     (lasting, all)
 }
 
+/// Stops the operations over many jobs that are under way, which go on by themselves.
+async fn stop_operations(server: &Server) {
+    until("no operation is under way", || async {
+        let mut client = Client::new(server);
+        let mut are_over = true;
+        for operation in pages(&mut client, "/v1/operations", "operations").await {
+            if matches!(text(&operation, "state").as_str(), "queued" | "running") {
+                are_over = false;
+                // Where it is refused since a step came first, the next round tries again.
+                client.call("DELETE", &format!("/v1/operations/{}", text(&operation, "id")), "").await;
+            }
+        }
+        are_over
+    })
+    .await;
+}
+
+/// The queues of a listing.
+fn queues(listing: &Listing) -> Vec<String> {
+    listing.keys().filter_map(|name| name.strip_prefix("queue ")).map(str::to_owned).collect()
+}
+
+/// Lists what lasts, once nothing of it changes any more: clients have left, and what they asked for may have been under way still.
+async fn lasting(server: &Server) -> Listing {
+    stop_operations(server).await;
+    let mut before = list(server, &[]).await.0;
+    for _ in 0..LISTINGS {
+        let (again, all) = list(server, &queues(&before)).await;
+        if before.iter().all(|(name, line)| all.get(name) == Some(line)) {
+            return again;
+        }
+        before = again;
+    }
+    panic!("something changes all the time");
+}
+
 /// Stops the server, starts another one on the same store, and compares what they list.
 pub async fn survives_a_restart(target: Target, store: &str) {
-    let (before, _) = list(&target.server, &[]).await;
-    let queues = before.keys().filter_map(|name| name.strip_prefix("queue "));
-    let queues: Vec<String> = queues.map(str::to_owned).collect();
+    let before = lasting(&target.server).await;
     target.stop().await;
     let target = Target::start(store).await;
-    let (_, after) = list(&target.server, &queues).await;
+    let (_, after) = list(&target.server, &queues(&before)).await;
     for (name, line) in &before {
         assert_eq!(after.get(name), Some(line), "{name} after the restart");
     }

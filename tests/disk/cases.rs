@@ -111,8 +111,8 @@ async fn until_quiet(lane: &Lane) -> u64 {
     }
 }
 
-/// Makes the call, and returns its answer. What has no answer is over when `after` can be seen, or anything but
-/// `before` where `after` is not known yet, or when the fault has ended the server.
+/// Makes the call, and returns its answer. What has no answer is over when `after` can be seen, or what its last step
+/// leaves and not `before` where `after` is not known yet, or when the fault has ended the server.
 async fn act(
     lane: &mut Lane,
     site: Site,
@@ -120,7 +120,10 @@ async fn act(
     after: Option<&Value>,
     before: &Value,
 ) -> (Site, Option<Answer>) {
-    let is_over = |picture: &Value| after.map_or(picture != before, |after| picture == after);
+    let is_over = |picture: &Value| match after {
+        Some(after) => picture == after,
+        None => picture != before && !call.is_under_way(picture),
+    };
     match &call.act {
         request @ Act::Request { .. } => {
             let answer = site.make(request).await;
@@ -131,7 +134,7 @@ async fn act(
             drop(site.server);
             lane.stop();
             lane.wait_long();
-            if !lane.launch() {
+            if !lane.launch() || !lane.becomes_ready().await {
                 lane.restart().await; // the fault has ended it
             }
             let site = lane.again(&site.name);
@@ -168,13 +171,14 @@ async fn case<F: Future<Output = Call>>(
     assert_eq!(before, learned.before, "the preparations differ");
     lane.shim.arm(fault, lane.shim.count() + n + 1);
     let (site, answer) = act(lane, site, &call, Some(&learned.after), &before).await;
+    // First: it may still strike what the server does by itself.
+    lane.shim.heal();
     let has_struck = lane.shim.struck() > 0;
     let restarted = fault.kills() && has_struck;
     drop(site);
     if restarted {
         lane.restart().await;
     }
-    lane.shim.heal();
     let site = lane.again(&name);
     let at = format!("operation {n} ({}) of {}, {fault:?}", learned.operations[n as usize], site.name);
     if call.is_lapsing && !learned.has(&site.look(&call).await.unwrap()) {

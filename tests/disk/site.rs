@@ -35,6 +35,8 @@ pub struct Call {
     pub is_stepwise: bool,
     /// Whether what it has left half done lapses: then attempts are not compared.
     pub is_lapsing: bool,
+    /// The state in which jobs of the queue are until the last of its steps, where the server makes some by itself.
+    pub until_none_is: Option<&'static str>,
 }
 
 #[derive(Clone)]
@@ -50,6 +52,18 @@ pub enum Act {
 impl Call {
     /// How far the clock is set ahead for [`Act::Later`] and [`Act::Start`]: more than a day.
     pub const LATER_MS: i64 = 90_000_000;
+
+    /// Returns a call of which only the queues are looked at.
+    pub fn new(act: Act) -> Self {
+        Self {
+            act,
+            look: Vec::new(),
+            shown: None,
+            is_stepwise: false,
+            is_lapsing: false,
+            until_none_is: None,
+        }
+    }
 
     /// Returns the same call where this path is looked at as well.
     pub fn and_look(mut self, path: String) -> Self {
@@ -75,6 +89,18 @@ impl Call {
         self
     }
 
+    /// Returns the same call, whose last step leaves no job of the queue in this state.
+    pub fn until_none_is(mut self, state: &'static str) -> Self {
+        self.until_none_is = Some(state);
+        self
+    }
+
+    /// Returns whether this picture shows a step before the last one.
+    pub fn is_under_way(&self, picture: &Value) -> bool {
+        let mut jobs = picture[""].as_array().into_iter().flatten();
+        self.until_none_is.is_some_and(|state| jobs.any(|job| job["state"] == state))
+    }
+
     /// Returns the same call with an `Idempotency-Key`.
     pub fn with_key(mut self, with: &str) -> Self {
         if let Act::Request { key, .. } = &mut self.act {
@@ -94,7 +120,7 @@ impl Site {
     pub fn call(&self, method: Method, path: &str, body: Value) -> Call {
         let body = (!body.is_null()).then(|| named(body, &self.name));
         let act = Act::Request { method, path: self.path(path), body, key: None };
-        Call { act, look: Vec::new(), shown: None, is_stepwise: false, is_lapsing: false }
+        Call::new(act)
     }
 
     /// Returns a POST of this path.
@@ -205,7 +231,8 @@ impl Site {
         for queue in QUEUES {
             let reserve = format!("/queues/@{queue}/reserve");
             loop {
-                let answer = self.must(Method::POST, &reserve, json!({"count": 100})).await;
+                let ask = json!({"count": 100, "lease_ms": LEASE_MS});
+                let answer = self.must(Method::POST, &reserve, ask).await;
                 let jobs = answer["jobs"].as_array().unwrap();
                 for job in jobs {
                     let commit = self.settle(job, "commit", json!({}));

@@ -330,7 +330,7 @@ pub async fn cancel_a_batch(site: Site) -> Call {
 // --- what the server does by itself ----------------------------------------------------------------------------------
 
 pub fn later(act: Act) -> Call {
-    Call { act, look: Vec::new(), shown: None, is_stepwise: false, is_lapsing: false }
+    Call::new(act)
 }
 
 pub async fn lapse(site: Site) -> Call {
@@ -359,7 +359,7 @@ pub async fn unblocking(site: Site) -> Call {
     site.push(json!({"payload": 2, "semaphores": ["@"]})).await;
     let none = site.must(Method::POST, "/queues/@/reserve", json!({})).await;
     assert_eq!(none["jobs"], json!([]));
-    later(Act::Later)
+    later(Act::Later).until_none_is("blocked")
 }
 
 pub async fn firing(site: Site) -> Call {

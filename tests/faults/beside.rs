@@ -13,7 +13,7 @@ use crate::world::{LONG_MS, Pair, push, take};
 /// The deletion is held back while the claim is carried out, and the job is cancelled meanwhile. The repeat at the other server finds
 /// what was claimed, and no job: it is refused all the same, and what was claimed goes to others.
 pub async fn a_claim_beside_a_commit_that_never_arrived_proves_nothing(place: &Place) {
-    let Pair { proxy, far, near } = Pair::start(place).await;
+    let Pair { proxy, far, near } = Pair::patient(place).await;
     push(&near, json!({"payload": 1})).await;
     let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
     let other = push(&near, json!({"payload": 2})).await;
@@ -68,7 +68,7 @@ async fn age_claim(place: &Place, next: &Value, by: u32) {
 
 /// A repeat that comes too late for the proof is refused. The first call may have told its client of the next job, which goes to nobody else.
 pub async fn a_repeat_that_proves_nothing_leaves_the_next_job_alone(place: &Place) {
-    let pair = Pair::start(place).await;
+    let pair = Pair::patient(place).await;
     let (held, next) = commit_and_take(&pair).await;
     age_claim(place, &next, 600).await;
     let (status, answer) = pair.near.settle(&held, "commit", ask()).await;
@@ -80,7 +80,7 @@ pub async fn a_repeat_that_proves_nothing_leaves_the_next_job_alone(place: &Plac
 
 /// Another repeat came in time, and its client works on the next job: one that comes too late does not take that away.
 pub async fn what_a_repeat_in_time_has_handed_out_stays_with_its_client(place: &Place) {
-    let pair = Pair::start(place).await;
+    let pair = Pair::patient(place).await;
     let (held, next) = commit_and_take(&pair).await;
     assert_eq!(pair.near.settle(&held, "commit", ask()).await.0, 200);
     age_claim(place, &next, 600).await;
@@ -91,7 +91,7 @@ pub async fn what_a_repeat_in_time_has_handed_out_stays_with_its_client(place: &
 
 /// Both were carried out, and the response was lost: the repeat at the other server finds the job gone while its reservation lasts.
 pub async fn a_commit_and_the_claim_beside_it_are_found_by_a_repeat(place: &Place) {
-    let pair = Pair::start(place).await;
+    let pair = Pair::patient(place).await;
     let (held, next) = commit_and_take(&pair).await;
     age_claim(place, &next, 480).await; // as if eight minutes had passed
     let again = pair.near.settle(&held, "commit", ask()).await;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use mongodb::bson::{Document, doc};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
@@ -40,7 +41,7 @@ pub async fn waiting_repeats_end_when_the_server_drains(place: &Place) {
 
 /// The first one runs elsewhere, and ends while this server drains: its waiting repeat must not begin anew here.
 pub async fn a_server_that_drains_claims_nothing_for_a_repeat(place: &Place) {
-    let Pair { proxy: _proxy, mut far, near } = Pair::start(place).await;
+    let Pair { proxy: _proxy, mut far, near } = Pair::patient(place).await;
     let ask = json!({"wait_ms": WAIT_MS});
     let first = begin_keyed(&far, "k", ask.clone());
     until("it waits", || async { looked(&far).await }).await;
@@ -60,19 +61,31 @@ pub async fn a_server_that_drains_claims_nothing_for_a_repeat(place: &Place) {
     assert!(handed_out.is_empty(), "{} jobs were handed out", handed_out.len());
 }
 
+/// Who runs the only request, as its record says.
+async fn run_by(place: &Place) -> Option<String> {
+    let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
+    let requests = client.default_database().unwrap().collection::<Document>("requests");
+    let record = requests.find_one(doc! { "digest": { "$exists": true } }).await.unwrap()?;
+    Some(record.get_str("claim").unwrap().to_owned())
+}
+
 /// The first one runs at another server, and goes on.
 pub async fn a_repeat_that_waits_for_another_server_ends_with_its_own(place: &Place) {
-    let Pair { proxy: _proxy, mut far, near } = Pair::start(place).await;
+    let Pair { proxy: _proxy, mut far, near } = Pair::patient(place).await;
     let ask = json!({"wait_ms": WAIT_MS});
     let first = begin_keyed(&near, "k", ask.clone());
     until("it waits", || async { looked(&near).await }).await;
+    let runs = run_by(place).await;
+    assert!(runs.is_some(), "the first one is over");
     let repeat = begin_keyed(&far, "k", ask);
     until_polled(&far, 1).await;
     let since = Instant::now();
     assert_eq!(far.terminate().await.code(), Some(0));
     assert!(since.elapsed() < SOON, "it took {:?}", since.elapsed());
     let (status, answer) = repeat.await.unwrap().expect("the repeat was cut off");
-    assert_eq!((status, &answer["code"]), (503, &json!("draining")), "{answer}");
+    // A server on a busy machine may say too late that it is alive: then the other one has taken its request over, and waited for a job.
+    let is_over = run_by(place).await != runs && status == 200 && answer["jobs"] == json!([]);
+    assert!(is_over || (status == 503 && answer["code"] == "draining"), "{status} {answer}");
     let id = push(&near, json!({"payload": 1})).await;
     let (_, answer) = first.await.unwrap().unwrap();
     assert_eq!(answer["jobs"][0]["id"], json!(id));

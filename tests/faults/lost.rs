@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server};
-use crate::world::{LONG_MS, Pair, push, take};
+use crate::world::{LONG_MS, PATIENT, Pair, push, take};
+
+/// For how long a job is held before its commit.
+const HELD_MS: u64 = 2150;
 
 fn begin_settle(server: &Server, job: &Value) -> tokio::task::JoinHandle<(u16, Value)> {
     let url = format!("{}/v1/jobs/{}/commit", server.base, job["id"].as_str().unwrap());
@@ -23,25 +26,27 @@ async fn answer(call: reqwest::RequestBuilder) -> (u16, Value) {
 /// The first holder's deletion is lost just before its lease ends, and it looks again when a second holder has
 /// committed the job.
 pub async fn a_commit_that_never_arrived_is_not_acknowledged(place: &Place) {
-    commit_that_is_overtaken(&Pair::start(place).await, || {}).await;
+    commit_that_is_overtaken(&Pair::patient(place).await, || {}).await;
 }
 
 /// The same where the machine of the first server stood still meanwhile: what it knows of the store's clock is from before the end of the
 /// lease.
 pub async fn a_commit_that_never_arrived_is_not_acknowledged_after_a_sleep(place: &Place) {
     let points = tempfile::tempdir().unwrap();
-    let pair = Pair::start_with(place, &[("TAILBACK_FAULTS", points.path().to_str().unwrap())]).await;
+    let faults = ("TAILBACK_FAULTS", points.path().to_str().unwrap());
+    let pair = Pair::start_with(place, &[PATIENT, faults]).await;
     commit_that_is_overtaken(&pair, || std::fs::write(points.path().join("clock.slept"), "60000").unwrap())
         .await;
 }
 
 /// `meanwhile`: what happens between the deletion and the look.
 async fn commit_that_is_overtaken(Pair { proxy, far, near }: &Pair, meanwhile: impl Fn()) {
-    for _ in 0..10 {
+    // How long before the end of its lease a commit begins: longer where the machine is slower.
+    for before_ms in (350..=3500).step_by(350) {
         let id = push(near, json!({"payload": 1})).await;
-        let lease_ms = 2500;
-        let stale = far.reserve("work", json!({"lease_ms": lease_ms})).await.remove(0);
-        tokio::time::sleep(Duration::from_millis(lease_ms - 350)).await;
+        let ask = json!({"lease_ms": HELD_MS + before_ms});
+        let stale = far.reserve("work", ask).await.remove(0);
+        tokio::time::sleep(Duration::from_millis(HELD_MS)).await;
         let deletion = proxy.next("delete", "jobs", Fault::HoldThenCut);
         let mut commit = begin_settle(far, &stale);
         tokio::select! {
@@ -73,7 +78,7 @@ async fn commit_that_is_overtaken(Pair { proxy, far, near }: &Pair, meanwhile: i
 
 /// The same where the deletion happened and only its answer was lost, well before the lease ends: that is known.
 pub async fn a_commit_that_arrived_is_acknowledged(place: &Place) {
-    let Pair { proxy, far, near } = Pair::start(place).await;
+    let Pair { proxy, far, near } = Pair::patient(place).await;
     push(&near, json!({"payload": 1})).await;
     let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
     let _deletion = proxy.next("delete", "jobs", Fault::CutAfter);
@@ -83,7 +88,7 @@ pub async fn a_commit_that_arrived_is_acknowledged(place: &Place) {
 
 /// A rollback whose answer was lost, and whose job another worker has by now: it is not said not to have happened.
 pub async fn a_rollback_that_arrived_is_not_refused(place: &Place) {
-    let Pair { proxy, far, near } = Pair::start(place).await;
+    let Pair { proxy, far, near } = Pair::patient(place).await;
     push(&near, json!({"payload": 1})).await;
     let held = far.reserve("work", json!({"lease_ms": LONG_MS})).await.remove(0);
     let update = proxy.next("update", "jobs", Fault::HoldThenLose);
@@ -103,7 +108,7 @@ pub async fn a_rollback_that_arrived_is_not_refused(place: &Place) {
 
 /// No reservation protects a job that is cancelled: others may have worked on it, and committed it.
 pub async fn a_cancel_that_never_arrived_is_not_acknowledged(place: &Place) {
-    let Pair { proxy, far, near } = Pair::start(place).await;
+    let Pair { proxy, far, near } = Pair::patient(place).await;
     let id = push(&near, json!({"payload": 1})).await;
     let deletion = proxy.next("delete", "jobs", Fault::HoldThenCut);
     let cancel = far.http.delete(format!("{}/v1/jobs/{id}", far.base));

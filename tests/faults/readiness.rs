@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 use serde_json::json;
 
 use crate::common::proxy::Fault;
-use crate::common::server::{PATIENCE, Place, Server, until, until_within};
-use crate::world::{PROMPT, Pair};
+use crate::common::server::{PATIENCE, Place, Server, until};
+use crate::world::{DEADLINE, PROMPT, Pair};
 
 /// For so long a write proves that writes reach a majority, and readiness writes nothing.
 const PROVEN: Duration = Duration::from_millis(2500);
@@ -21,8 +22,12 @@ pub async fn a_server_whose_writes_stall_is_not_ready(place: &Place) {
         .into_iter()
         .map(|name| proxy.every(name, "", Fault::HoldAfter))
         .collect();
-    until_within(Duration::from_secs(20), "it is not ready", || async { far.get("/readyz").await.0 == 503 })
-        .await;
+    // What was sent before may still be answered, until the server gives up on it, and is a proof for a while.
+    let since = Instant::now();
+    until("it is not ready", || async {
+        far.get("/readyz").await.0 == 503 && since.elapsed() > DEADLINE + PROVEN + Duration::from_secs(1)
+    })
+    .await;
     let (_, problem) = far.get("/readyz").await;
     assert_eq!(problem["code"], "store-unavailable", "{problem}");
     // It stays so, and says so, until a write goes through.
@@ -60,36 +65,40 @@ pub async fn a_server_whose_writes_stall_is_soon_not_ready(place: &Place) {
 }
 
 /// The write that readiness makes where nothing else has shown that writes reach a majority.
-async fn probe(place: &Place) -> Option<Document> {
-    let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
-    let meta = client.default_database().unwrap().collection::<Document>("meta");
+async fn probe(meta: &Collection<Document>) -> Option<Document> {
     meta.find_one(doc! { "_id": "probe" }).await.unwrap()
 }
 
 /// Pushes for longer than a proof lasts, and asks for readiness after each push. Returns the probe of before and after, or
 /// nothing where the machine was too busy: more time passed between two writes than the proof of one lasts.
-async fn under_load(server: &Server, place: &Place) -> Option<[Option<Document>; 2]> {
+async fn under_load(server: &Server, meta: &Collection<Document>) -> Option<[Option<Document>; 2]> {
     let push = async || server.post("/v1/queues/work/jobs", json!({"payload": 1})).await.0;
     let mut sent = Instant::now();
     let mut is_steady = push().await == 201;
-    let before = probe(place).await;
+    let mut before = probe(meta).await;
     let since = Instant::now();
-    while is_steady && since.elapsed() < PROVEN + Duration::from_secs(2) {
+    while is_steady && since.elapsed() < DEADLINE + PROVEN + Duration::from_secs(2) {
+        // What was begun before the first push may take as long as that.
+        if since.elapsed() < DEADLINE {
+            before = probe(meta).await;
+        }
         let previous = std::mem::replace(&mut sent, Instant::now());
         is_steady =
             push().await == 201 && server.get("/readyz").await.0 == 200 && previous.elapsed() < PROVEN;
     }
-    let after = probe(place).await;
+    let after = probe(meta).await;
     (is_steady && sent.elapsed() < PROVEN).then_some([before, after])
 }
 
 /// The writes of clients prove what readiness would have to prove by a write of its own.
 pub async fn readiness_writes_nothing_under_load(place: &Place) {
     let server = Server::start_with(&place.url, PROMPT).await;
+    let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
+    let meta = client.default_database().unwrap().collection::<Document>("meta");
     let end = Instant::now() + PATIENCE;
     let [before, after] = loop {
         assert!(Instant::now() < end, "the machine is too busy, or the server is never ready");
-        if let Some(probes) = under_load(&server, place).await {
+        if let Some(probes) = under_load(&server, &meta).await {
             break probes;
         }
     };
@@ -97,7 +106,7 @@ pub async fn readiness_writes_nothing_under_load(place: &Place) {
     // And it writes that document once nothing else is written.
     until("readiness has written", || async {
         server.get("/readyz").await;
-        probe(place).await != after
+        probe(&meta).await != after
     })
     .await;
 }

@@ -7,9 +7,7 @@ use mongodb::bson::{Document, doc};
 use serde_json::{Value, json};
 
 use crate::common::server::{Place, Server, until};
-
-/// A server that has time for pauses.
-const PATIENT: (&str, &str) = ("TAILBACK_MONGODB__DEADLINE_MS", "60000");
+use crate::world::PATIENT;
 
 fn stop_at(point: &str, points: &Path) {
     std::fs::write(points.join(point), "pause").unwrap();

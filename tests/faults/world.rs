@@ -7,20 +7,24 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::common::proxy::{Placed, Proxy};
-use crate::common::server::{PATIENCE, Place, Server, until};
+use crate::common::server::{LOOKED, PATIENCE, Place, Server, metric, until};
 
 /// Longer than any of these tests takes: nothing lapses by accident.
 pub const LONG_MS: u64 = 600_000;
 /// For how long the calls of tests wait that must end before: what leaves them pending does so for this long and ten seconds more.
 pub const WAIT_MS: u64 = 50_000;
-/// What "within a second" means for one call on a machine that is busy. Of many, half must keep the second itself.
+/// What "within a second" means for one call on a machine that is busy. Of many, half take at most that second longer than usual.
 pub const SOON: Duration = Duration::from_secs(30);
 /// How long a test looks on to see that something does not happen.
 pub const WATCHED: Duration = Duration::from_secs(6);
 
-/// Servers that give up on MongoDB long before a test does, and notice soon what has run out.
-pub const PROMPT: &[(&str, &str)] =
-    &[("TAILBACK_MONGODB__DEADLINE_MS", "2500"), ("TAILBACK_REAPER__INTERVAL_MS", "100")];
+/// How soon a prompt server gives up on MongoDB, long before a test does.
+pub const DEADLINE: Duration = Duration::from_millis(2500);
+/// Servers that do so, and notice soon what has run out.
+pub const PROMPT: &[(&str, &str)] = &[("TAILBACK_MONGODB__DEADLINE_MS", "2500"), NOTICING];
+const NOTICING: (&str, &str) = ("TAILBACK_REAPER__INTERVAL_MS", "100");
+/// A server that has time for whatever a test, or a busy machine, does to MongoDB.
+pub const PATIENT: (&str, &str) = ("TAILBACK_MONGODB__DEADLINE_MS", "60000");
 
 /// See the module's documentation.
 pub struct Pair {
@@ -30,8 +34,14 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// `far` is prompt: for tests that wait until it gives up.
     pub async fn start(place: &Place) -> Self {
         Self::start_with(place, &[]).await
+    }
+
+    /// `far` is patient: it gives up in no test.
+    pub async fn patient(place: &Place) -> Self {
+        Self::start_with(place, &[PATIENT]).await
     }
 
     /// The same with more variables of `far`.
@@ -39,24 +49,39 @@ impl Pair {
         let proxy = Proxy::before(&place.url).await;
         let (url, of_far) = (proxy.url(&place.url), [PROMPT, of_far].concat());
         let (far, near) =
-            tokio::join!(Server::start_with(&url, &of_far), Server::start_with(&place.url, PROMPT));
+            tokio::join!(Server::start_with(&url, &of_far), Server::start_with(&place.url, &[NOTICING]));
         Self { proxy, far, near }
     }
 }
 
-/// Pushes a job to `work`, and returns its id. A store on a busy machine may not respond in time: the key lets the call be repeated.
+/// Pushes a job to `work`, and returns its id.
 pub async fn push(server: &Server, job: Value) -> String {
+    let answer = stored(server, "/v1/queues/work/jobs", 201, &job).await;
+    answer["id"].as_str().unwrap().to_owned()
+}
+
+/// Pushes this many jobs at once.
+pub async fn push_batch(server: &Server, queue: &str, count: usize) {
+    let jobs = vec![json!({"payload": 1}); count];
+    let answer = stored(server, &format!("/v1/queues/{queue}/jobs/batch"), 200, &json!({"jobs": jobs})).await;
+    let results = answer["results"].as_array().unwrap();
+    assert!(results.iter().all(|result| result["status"] == 201), "{answer}");
+}
+
+/// Makes a call that stores jobs, and returns its answer. A store on a busy machine may not respond in time: the key lets the call be
+/// repeated.
+async fn stored(server: &Server, path: &str, expected: u16, body: &Value) -> Value {
     static KEYS: AtomicUsize = AtomicUsize::new(0);
     let key = format!("push-{}", KEYS.fetch_add(1, Ordering::Relaxed));
     let since = Instant::now();
     loop {
         assert!(since.elapsed() < PATIENCE, "the push is never answered");
-        let call = server.http.post(format!("{}/v1/queues/work/jobs", server.base));
-        let response = call.header("idempotency-key", &key).json(&job).send().await.unwrap();
+        let call = server.http.post(format!("{}{path}", server.base));
+        let response = call.header("idempotency-key", &key).json(body).send().await.unwrap();
         let (status, answer) = (response.status().as_u16(), response.json::<Value>().await.unwrap());
         match status {
-            201 => return answer["id"].as_str().unwrap().to_owned(),
             503 => tokio::time::sleep(Duration::from_millis(20)).await,
+            status if status == expected => return answer,
             _ => panic!("{status} {answer}"),
         }
     }
@@ -107,7 +132,12 @@ pub async fn begin_until_met(
         if fault.times() > 0 {
             return tokio::spawn(async move { ended });
         }
-        assert_eq!(ended.as_ref().map(|(status, _)| *status), Some(503), "{ended:?}");
+        match &ended {
+            Some((503, _)) => {}
+            // The one before it is not forgotten yet.
+            Some((409, answer)) if answer["code"] == "request-pending" => {}
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -153,7 +183,5 @@ pub async fn take(server: &Server) -> Value {
 
 /// Whether a first look for jobs is over.
 pub async fn looked(server: &Server) -> bool {
-    let answer = server.http.get(format!("{}/metrics", server.base)).send().await.unwrap();
-    let text = answer.text().await.unwrap();
-    text.lines().any(|line| line == "tailback_store_batch_size_sum{call=\"claim\"} 1")
+    metric(server, LOOKED).await >= 1.0
 }

@@ -3,10 +3,11 @@
 
 use std::process::Command;
 
+use mongodb::bson::DateTime;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::common::server::{Place, Server};
+use crate::common::server::{Place, Server, until};
 
 /// What stands in the place of a number, and of what a number may be mistaken for.
 const EXTREMES: [&str; 24] = [
@@ -195,6 +196,16 @@ async fn everything(server: &Server) -> Value {
     all.into()
 }
 
+/// Returns whether a job of these lists is over, or due, within the next minutes.
+fn changes_soon(all: &Value) -> bool {
+    let soon = DateTime::from_millis(DateTime::now().timestamp_millis() + 300_000);
+    let soon = soon.try_to_rfc3339_string().unwrap();
+    let is_soon = |at: &Value| at.as_str().is_some_and(|at| at < soon.as_str());
+    let lists = all.as_object().unwrap().values().filter_map(|answer| answer["jobs"].as_array());
+    let mut jobs = lists.flatten();
+    jobs.any(|job| is_soon(&job["expires_at"]) || job["state"] == "scheduled" && is_soon(&job["run_at"]))
+}
+
 async fn migrate(from: &str, to: &str) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
     command.args(["migrate", "--from", from, "--to", to]).env("TAILBACK_LOG__FILTER", "warn");
@@ -251,6 +262,7 @@ pub async fn no_extreme_spoils_the_store(place: &Place) {
     for queue in ["held", "stock"] {
         assert_eq!(server.send(Method::DELETE, &format!("/v1/queues/{queue}?force=true"), None).await.0, 200);
     }
+    until("nothing ends soon", || async { !changes_soon(&everything(&server).await) }).await;
     let before = everything(&server).await;
     assert!(server.terminate().await.success());
     starts_with(&place.url, &before).await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::common::server::{Place, Server, connections, metric, until};
+use crate::common::server::{PATIENCE, Place, Server, connections, metric, until};
 use crate::{connect, read_to_end};
 
 const MB: usize = 1 << 20;
@@ -70,14 +70,17 @@ async fn unfinished(server: &Server, body: usize) -> TcpStream {
 pub async fn unfinished_bodies_share_the_memory(place: &Place) {
     let (server, before) = start(place).await;
     let all = (0..80).map(|_| unfinished(&server, BODY));
-    let mut slowest = Duration::ZERO;
+    let (mut slowest, mut used) = (Duration::ZERO, 0.0_f64);
     let sending = futures::future::join_all(all);
     tokio::pin!(sending);
     let mut streams = loop {
         let began = Instant::now();
         tokio::select! {
             streams = &mut sending => break streams,
-            _ = server.push("healthy", json!({"payload": 1})) => slowest = slowest.max(began.elapsed()),
+            _ = server.push("healthy", json!({"payload": 1})) => {
+                slowest = slowest.max(began.elapsed());
+                used = used.max(metric(&server, USED).await);
+            }
         }
     };
     // Room is left for small ones, and what is full is said at once.
@@ -85,8 +88,9 @@ pub async fn unfinished_bodies_share_the_memory(place: &Place) {
     assert_eq!(server.get("/healthz").await.0, 200);
     println!("slowest healthy push: {slowest:?}");
     judge("unfinished bodies", &server, before);
-    let used = metric(&server, "tailback_http_memory_bytes").await;
-    assert!(used > 0.0, "some of the bodies are still awaited");
+    // Those that are awaited are given up after a while.
+    used = used.max(metric(&server, USED).await);
+    assert!(used > 0.0, "some of the bodies were awaited meanwhile");
     let last = read_to_end(streams.last_mut().unwrap()).await;
     assert!(last.is_empty() || last.contains("503") || last.contains("408"), "{last}");
     drop(streams);
@@ -124,18 +128,24 @@ pub async fn large_batches_let_others_pass(place: &Place) {
         let response = request.send().await.unwrap();
         (response.status().as_u16(), response.json::<Value>().await.unwrap())
     };
+    let mut answers: Vec<(u16, Value)> = Vec::new();
     let (began, mut slowest, mut passed) = (Instant::now(), Duration::ZERO, 0);
-    let sending = futures::future::join_all((0..10).map(|_| batch()));
-    tokio::pin!(sending);
-    let answers = loop {
-        let began = Instant::now();
-        tokio::select! {
-            answers = &mut sending => break answers,
-            _ = server.push("healthy", json!({"payload": 1})) => {
-                (slowest, passed) = (slowest.max(began.elapsed()), passed + 1);
+    // On a busy machine some batches may be over before others had their turns.
+    while passed < 3 {
+        assert!(began.elapsed() < PATIENCE, "no others passed: {passed}");
+        passed = 0;
+        let sending = futures::future::join_all((0..10).map(|_| batch()));
+        tokio::pin!(sending);
+        loop {
+            let began = Instant::now();
+            tokio::select! {
+                sent = &mut sending => break answers.extend(sent),
+                _ = server.push("healthy", json!({"payload": 1})) => {
+                    (slowest, passed) = (slowest.max(began.elapsed()), passed + 1);
+                }
             }
         }
-    };
+    }
     let took = began.elapsed();
     let stored = answers.iter().filter(|(status, _)| *status == 200).count();
     println!("{stored} of {} batches in {took:?}; {passed} others, the slowest {slowest:?}", answers.len());
@@ -146,7 +156,6 @@ pub async fn large_batches_let_others_pass(place: &Place) {
         assert!(is_stored || is_refused, "{status}: {answer}");
     }
     assert!(stored >= 2, "some are stored");
-    assert!(passed >= 3, "others passed: {passed} in {took:?}");
     judge("large batches", &server, before);
     until("each is stored once", || async {
         let (_, stats) = server.get("/v1/queues/large/stats").await;
@@ -191,7 +200,7 @@ pub async fn a_batch_of_a_client_that_left_counts_until_it_is_stored(place: &Pla
 
 /// A large body whose call then waits for jobs.
 pub async fn calls_that_wait_for_jobs_hold_no_memory(place: &Place) {
-    const WAIT_MS: u64 = 20_000;
+    const WAIT_MS: u64 = 60_000;
     let server = Server::start(&place.url).await;
     server.push("full", json!({"payload": 1})).await;
     let job = &server.reserve("full", json!({})).await[0];
@@ -230,6 +239,10 @@ pub async fn calls_that_wait_for_jobs_hold_no_memory(place: &Place) {
         metric(&server, USED).await == 0.0 && metric(&server, WAITING).await == calls.len() as f64
     })
     .await;
+    // A job for each, so that none waits on.
+    for n in 0..calls.len() {
+        server.push("empty", json!({"payload": n})).await;
+    }
     for call in calls {
         assert_eq!(call.await.unwrap().unwrap().status(), 200);
     }
@@ -318,7 +331,7 @@ pub async fn full_memory_stops_neither_work_nor_operators(place: &Place) {
     ];
     let server = Server::start_with(&place.url, &limits).await;
     server.push("work", json!({"payload": 1})).await;
-    let held = server.reserve("work", json!({})).await.remove(0);
+    let held = server.reserve("work", json!({"lease_ms": 600_000})).await.remove(0);
     let delayed = server.push("work", json!({"payload": 1, "delay_ms": 600_000})).await;
     let wait = |ms: u64| {
         let request = server.http.post(format!("{}/v1/queues/later/reserve", server.base));

@@ -1,6 +1,6 @@
 //! Jobs that another program spoiled: each concerns itself only, and can be mended over HTTP.
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, DateTime, Document, doc};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -17,6 +17,17 @@ pub(super) async fn spoil(place: &Place, ids: &[&str]) {
     let update = jobs.update_many(doc! { "_id": { "$in": ids } }, doc! { "$set": { "backoff": 7 } });
     let spoiled = update.bypass_document_validation(true).await.unwrap().matched_count;
     assert_eq!(spoiled, ids.len() as u64);
+}
+
+/// Lets a time of a job be over, `reserved_until` or `expires_at`, while no server runs: however long that takes, none is over before.
+async fn run_out(place: &Place, field: &str, id: &str) {
+    if place.url.starts_with("sqlite:") {
+        return execute(place, &format!("UPDATE jobs SET {field} = 1 WHERE id = '{id}'"));
+    }
+    let jobs = database(place).await.collection::<Document>("jobs");
+    let past = doc! { "$set": { field: DateTime::from_millis(1_000_000_000_000) } };
+    let update = jobs.update_one(doc! { "_id": id }, past).bypass_document_validation(true).await;
+    assert_eq!(update.unwrap().modified_count, 1);
 }
 
 async fn unreadable(server: &Server, path: &str) -> Vec<String> {
@@ -38,6 +49,18 @@ async fn a_spoiled_job_is_not_replaced(server: &Server, keyed: &str) {
     assert_eq!((&many["results"][0]["id"], &many["results"][0]["replaced"]), (&json!(keyed), &Value::Null));
 }
 
+/// Each of these spoiled jobs is shown as dead, and is removed.
+async fn are_removed(server: &Server, ids: &[&String]) {
+    for id in ids {
+        let path = format!("/v1/jobs/{id}");
+        let (status, shown) = server.get(&path).await;
+        assert_eq!((status, &shown["state"]), (200, &json!("dead")), "{shown}");
+        assert!(shown["unreadable"].as_str().unwrap().contains("backoff"), "{shown}");
+        assert_eq!(server.send(Method::DELETE, &path, None).await.0, 200);
+        assert_eq!(server.get(&path).await.0, 404);
+    }
+}
+
 /// Jobs that have been spoiled where they wait, are held, are next in a group, or have a key.
 pub async fn a_spoiled_job_concerns_itself_only(place: &Place) {
     let mut server = Server::start(&place.url).await;
@@ -45,22 +68,28 @@ pub async fn a_spoiled_job_concerns_itself_only(place: &Place) {
     let waiting = server.push("work", json!({"payload": 1, "priority": 1, "semaphores": ["s"]})).await;
     let good = server.push("work", json!({"payload": 2, "semaphores": ["s"]})).await;
     let expiring =
-        server.push("late", json!({"payload": 1, "expires_in_ms": 2000, "delay_ms": 60_000})).await;
+        server.push("late", json!({"payload": 1, "expires_in_ms": 600_000, "delay_ms": 60_000})).await;
     let keyed = server.push("keyed", json!({"payload": 1, "key": "k"})).await;
     server.push("line", json!({"payload": 1, "group": "g"})).await;
     let next = server.push("line", json!({"payload": 2, "group": "g"})).await;
     let held = server.push("held", json!({"payload": 1})).await;
     let first = server.reserve("line", json!({"lease_ms": 600_000})).await.remove(0);
-    let lost = server.reserve("held", json!({"lease_ms": 2000})).await.remove(0);
+    let lost = server.reserve("held", json!({"lease_ms": 600_000})).await.remove(0);
     assert!(server.terminate().await.success());
     spoil(place, &[&waiting, &expiring, &keyed, &next, &held]).await;
+    run_out(place, "expires_at", &expiring).await;
+    run_out(place, "reserved_until", &held).await;
     let mut server = Server::start(&place.url).await;
 
     assert_eq!(unreadable(&server, "/v1/queues/work/jobs").await, std::slice::from_ref(&waiting));
-    let taken = server.post("/v1/reserve", json!({"queues": ["w*"], "count": 9})).await;
+    let ask = json!({"queues": ["w*"], "count": 9, "lease_ms": 600_000});
+    let taken = server.post("/v1/reserve", ask).await;
     assert_eq!((taken.0, &taken.1["jobs"][0]["id"]), (200, &json!(good)), "{taken:?}");
     assert_eq!(unreadable(&server, "/v1/queues/work/jobs?state=dead").await, std::slice::from_ref(&waiting));
-    assert_eq!(server.get("/v1/queues/work/stats").await.1["counts"]["dead"], 1);
+    until("it is counted as dead", || async {
+        server.get("/v1/queues/work/stats").await.1["counts"]["dead"] == 1
+    })
+    .await;
     assert_eq!(server.settle(&lost, "commit", json!({})).await.1["code"], "unreadable");
     assert_eq!(
         server.settle(&first, "commit", json!({})).await.0,
@@ -80,17 +109,11 @@ pub async fn a_spoiled_job_concerns_itself_only(place: &Place) {
     }
     assert!(server.terminate().await.success());
     let server = Server::start(&place.url).await;
-    for id in [&waiting, &expiring, &keyed, &next, &held] {
-        let path = format!("/v1/jobs/{id}");
-        let (status, shown) = server.get(&path).await;
-        assert_eq!((status, &shown["state"]), (200, &json!("dead")), "{shown}");
-        assert!(shown["unreadable"].as_str().unwrap().contains("backoff"), "{shown}");
-        assert_eq!(server.send(Method::DELETE, &path, None).await.0, 200);
-        assert_eq!(server.get(&path).await.0, 404);
-    }
+    are_removed(&server, &[&waiting, &expiring, &keyed, &next, &held]).await;
     assert_eq!(server.get("/v1/semaphores/s").await.1["held"], 1, "the valid one alone holds it");
     server.push("line", json!({"payload": 3, "group": "g"})).await;
-    assert_eq!(server.reserve("line", json!({})).await.len(), 1, "the group goes on");
+    let next = server.reserve("line", json!({"lease_ms": 600_000})).await;
+    assert_eq!(next.len(), 1, "the group goes on");
     until("the counts are exact", || async {
         let total = server.get("/stats").await.1["counts"].clone();
         (total["dead"].clone(), total["reserved"].clone()) == (json!(0), json!(2))
@@ -276,10 +299,13 @@ pub async fn a_spoiled_job_ends_for_its_batch(place: &Place) {
         let good = server.reserve(&format!("good.{way}"), json!({})).await.remove(0);
         assert_eq!(server.settle(&good, "commit", json!({})).await.0, 200);
         if way == "lapse" {
-            assert_eq!(server.reserve(&work, json!({"lease_ms": 1000})).await.len(), 1);
+            assert_eq!(server.reserve(&work, json!({"lease_ms": 600_000})).await.len(), 1);
         }
         assert!(server.terminate().await.success());
         spoil(place, &[&spoiled]).await;
+        if way == "lapse" {
+            run_out(place, "reserved_until", &spoiled).await;
+        }
         let server = Server::start(&place.url).await;
         let path = format!("/v1/jobs/{spoiled}");
         let status = match way {
@@ -361,7 +387,7 @@ pub async fn what_a_state_needs_is_missed(place: &Place) {
         let found = jobs.find_one(doc! { "_id": id }).await.unwrap().unwrap();
         found.get_str("state").unwrap().to_owned()
     };
-    let taken = server.reserve("line", json!({"count": 9})).await;
+    let taken = server.reserve("line", json!({"count": 9, "lease_ms": 600_000})).await;
     assert_eq!(taken.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(head)]);
     assert_eq!(state("group-without-turn").await, "dead");
     for id in ["reserved-without-deadline", "reserved-without-claim"] {

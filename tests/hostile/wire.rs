@@ -78,8 +78,7 @@ pub async fn what_could_be_read_in_two_ways_is_refused(place: &Place) {
     assert_eq!(statuses, ["200", "200", "400"], "{answer}");
     let mut stream = connect(&server).await;
     for byte in b"GET /readyz HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n" {
-        stream.write_all(&[*byte]).await.unwrap();
-        stream.flush().await.unwrap();
+        let _ = stream.write_all(&[*byte]).await; // it may be closed by now
     }
     assert_eq!(parts(&read_to_end(&mut stream).await).0, 400);
     still_serves(&server).await;

@@ -173,7 +173,7 @@ pub async fn two_servers_call_back_once(place: &Place) {
     let (one, two) = (Server::start(&place.url).await, Server::start(&place.url).await);
     let jobs = vec![json!({"queue": "a", "payload": 1}); 200];
     let batch = create(&one, json!({"jobs": jobs, "on_finished": {"queue": "after", "payload": 0}})).await;
-    let taken = one.reserve("a", json!({"count": 200})).await;
+    let taken = one.reserve("a", json!({"count": 200, "lease_ms": 600_000})).await;
     let commit = |job: &Value| json!({"id": job["id"], "reservation": job["reservation"], "result": 1});
     let settle = async |server: &Server, jobs: &[Value]| {
         for part in jobs.chunks(8) {

@@ -149,6 +149,7 @@ fn body_with(under: &str, body: &Value) -> Value {
 
 pub async fn what_is_wrong_with_bytes_is_named(place: &Place) {
     let server = Server::start_with(&place.url, LIMITS).await;
+    configure(&server, "held", json!({"lease_ms": 600_000})).await; // the calls below are many
     let held = push_and_take(&server, "held").await;
     let waiting = server.push("waiting", json!({"payload": 1})).await;
     let wrong = [

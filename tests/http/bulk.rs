@@ -21,7 +21,8 @@ async fn count(server: &Server, queue: &str, state: &str) -> usize {
 
 /// A job in each state but blocked: two ready, two scheduled, two reserved, two done, two dead.
 async fn mix(server: &Server, queue: &str) {
-    configure(server, queue, json!({"retain_done_ms": 600_000, "max_attempts": 1})).await;
+    let settings = json!({"retain_done_ms": 600_000, "max_attempts": 1, "lease_ms": 600_000});
+    configure(server, queue, settings).await;
     for end in ["commit", "rollback", ""] {
         for _ in 0..2 {
             let taken = push_and_take(server, queue).await;
@@ -306,17 +307,18 @@ pub async fn a_redrive_takes_what_died_in_a_time(place: &Place) {
     invalid(&server.post("/v1/queues/own/redrive", json!({"from": "x"})).await, "/from");
 }
 
-/// One that dies before it expires, as soon as the machine has time; a dead letter where there is a queue for them.
+/// One that dies before it expires, as soon as the machine has time; a dead letter where there is a queue for them. It is
+/// returned as it was delivered: the letter may have expired by now.
 async fn dead_before_expiry(server: &Server, queue: &str) -> Value {
     let mut in_ms = 250;
     loop {
         in_ms *= 2;
         let job = json!({"payload": 1, "max_attempts": 1, "expires_in_ms": in_ms});
-        let pushed = server.push(queue, job).await;
+        server.push(queue, job).await;
         for taken in server.reserve(queue, json!({})).await {
             let (_, answer) = server.settle(&taken, "rollback", json!({})).await;
             if answer["state"] == "dead" {
-                return see(server, &pushed).await;
+                return taken;
             }
         }
     }
@@ -324,7 +326,9 @@ async fn dead_before_expiry(server: &Server, queue: &str) -> Value {
 
 pub async fn an_expiry_outlives_death(place: &Place) {
     let server = Server::start(&place.url).await;
-    configure(&server, "mail", json!({"dead_letter": "letters"})).await;
+    // What is taken last must not come back: it would be dead then, too.
+    configure(&server, "mail", json!({"dead_letter": "letters", "lease_ms": 600_000})).await;
+    configure(&server, "own", json!({"lease_ms": 600_000})).await;
     for queue in ["mail", "own"] {
         let job = json!({"payload": 1, "max_attempts": 1, "expires_in_ms": 3_600_000});
         let pushed = server.push(queue, job).await;
@@ -392,7 +396,8 @@ pub async fn a_replay_copies_history(place: &Place) {
 
 /// While workers finish what it pushes, again and again.
 pub async fn a_replay_repeats_what_was_finished_before_it(place: &Place) {
-    const JOBS: usize = 1200;
+    // More than one step takes; with their copies fewer than a call looks at before it leaves the rest to an operation.
+    const JOBS: usize = 900;
     let servers = fleet(place).await;
     configure(&servers[0], "mail", json!({"retain_done_ms": 600_000})).await;
     let ids = push_many(&servers[0], "mail", JOBS, json!({})).await;

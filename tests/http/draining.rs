@@ -1,6 +1,6 @@
 //! Stopping: whoever waits is answered, what runs is finished.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -9,10 +9,20 @@ use super::support::*;
 use crate::common::server::command;
 use crate::common::signal::{self, Signal};
 
+/// The head of a push with so many bytes. The server asks for the body: then the call is surely under way.
+fn head_of_push(bytes: usize) -> String {
+    format!(
+        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: {bytes}\r\n\r\n"
+    )
+}
+
+/// How long the server waits for a body of few bytes.
+const BODY_WAIT: Duration = Duration::from_secs(10);
+
 pub async fn waiting_calls_are_answered_at_the_end(place: &Place) {
     let mut server = Server::start_with(&place.url, ONLY_WOKEN).await;
-    let since = Instant::now();
     let kept = server.push("kept", json!({"payload": 1, "delay_ms": 3_600_000})).await;
+    let since = Instant::now();
     let waiters = [
         begin_reserve(&server, "mail"),
         begin(&server, "/v1/queues/mail/pop", &[], json!({"wait_ms": LONG_MS})),
@@ -20,12 +30,16 @@ pub async fn waiting_calls_are_answered_at_the_end(place: &Place) {
         begin(&server, "/v1/queues/x/reserve", &[("idempotency-key", "k")], json!({"wait_ms": LONG_MS})),
     ];
     until_looked(&server, 4).await;
-    let status = server.terminate().await;
+    // The stop itself may take longer.
+    let answered = async {
+        for waiter in waiters {
+            assert_eq!(waiter.await.unwrap(), (200, json!({"jobs": []})));
+        }
+        since.elapsed()
+    };
+    let (status, waited) = tokio::join!(server.terminate(), answered);
     assert_eq!(status.code(), Some(0));
-    for waiter in waiters {
-        assert_eq!(waiter.await.unwrap(), (200, json!({"jobs": []})));
-    }
-    assert!(since.elapsed() < WOKEN);
+    assert!(waited < WOKEN);
     assert!(TcpStream::connect(server.base.trim_start_matches("http://")).await.is_err());
     // And the next server goes on where this one ended.
     let next = Server::start(&place.url).await;
@@ -33,17 +47,20 @@ pub async fn waiting_calls_are_answered_at_the_end(place: &Place) {
 }
 
 pub async fn a_call_that_runs_is_finished(place: &Place) {
-    let mut server = Server::start(&place.url).await;
+    while !call_beside_a_stop(place).await {}
+    let next = Server::start(&place.url).await;
+    assert_eq!(take(&next, "mail").await["payload"], "late");
+}
+
+/// Stops a server in the middle of a push. Returns whether that was finished: on a busy machine its body may come too late.
+async fn call_beside_a_stop(place: &Place) -> bool {
+    let patient = [("TAILBACK__SHUTDOWN_MS", "3600000"), ("TAILBACK_LIMITS__HEADER_WAIT_MS", "3600000")];
+    let mut server = Server::start_with(&place.url, &patient).await;
     let address = server.base.trim_start_matches("http://").to_owned();
     let mut slow = TcpStream::connect(&address).await.unwrap();
     let mut late = TcpStream::connect(&address).await.unwrap();
-    let body = r#"{"payload":"late"}"#;
-    // With this header the server asks for the body: then the call is surely under way.
-    let head = format!(
-        "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    slow.write_all(head.as_bytes()).await.unwrap();
+    let (body, since) = (r#"{"payload":"late"}"#, Instant::now());
+    slow.write_all(head_of_push(body.len()).as_bytes()).await.unwrap();
     let mut answer = vec![0; 1024];
     let read = slow.read(&mut answer).await.unwrap();
     assert!(answer[..read].starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&answer[..read]));
@@ -64,13 +81,14 @@ pub async fn a_call_that_runs_is_finished(place: &Place) {
             "{told}"
         );
     }
-    slow.write_all(body.as_bytes()).await.unwrap();
+    // Once it was answered, its connection may be closed.
+    let _ = slow.write_all(body.as_bytes()).await;
     let mut pushed = String::new();
-    slow.read_to_string(&mut pushed).await.unwrap();
-    assert!(pushed.starts_with("HTTP/1.1 201"), "{pushed}");
+    let _ = slow.read_to_string(&mut pushed).await;
+    let is_done = pushed.starts_with("HTTP/1.1 201");
+    assert!(is_done || since.elapsed() >= BODY_WAIT, "{pushed}");
     assert_eq!(server.terminate().await.code(), Some(0));
-    let next = Server::start(&place.url).await;
-    assert_eq!(take(&next, "mail").await["payload"], "late");
+    is_done
 }
 
 pub async fn a_stop_does_not_wait_for_ever(place: &Place) {
@@ -78,18 +96,25 @@ pub async fn a_stop_does_not_wait_for_ever(place: &Place) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "shutdown_ms = 200").unwrap();
     let config = file.path().to_str().unwrap();
-    let log = tempfile::NamedTempFile::new().unwrap();
-    let mut command = command(&place.url, &[("TAILBACK_CONFIG", config)]);
-    command.stderr(log.reopen().unwrap());
-    let mut server = Server::of(command);
-    server.until_ready().await;
-    let mut stuck = TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap();
-    let head = "POST /v1/queues/mail/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n";
-    stuck.write_all(head.as_bytes()).await.unwrap();
-    assert!(stuck.read(&mut [0; 64]).await.unwrap() > 0, "the call is under way, and its body never comes");
-    assert_eq!(server.terminate().await.code(), Some(0));
-    let log = std::fs::read_to_string(log.path()).unwrap();
-    assert!(log.contains("aborted requests that were still in flight after shutdown_ms"), "{log}");
+    loop {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let mut command = command(&place.url, &[("TAILBACK_CONFIG", config)]);
+        command.stderr(log.reopen().unwrap());
+        let mut server = Server::of(command);
+        server.until_ready().await;
+        let mut stuck = TcpStream::connect(server.base.trim_start_matches("http://")).await.unwrap();
+        let since = Instant::now();
+        stuck.write_all(head_of_push(9).as_bytes()).await.unwrap();
+        let asked = stuck.read(&mut [0; 64]).await.unwrap() > 0;
+        assert!(asked, "the call is under way, and its body never comes");
+        assert_eq!(server.terminate().await.code(), Some(0));
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        if log.contains("aborted requests that were still in flight after shutdown_ms") {
+            return;
+        }
+        // On a busy machine the call may have ended before the stop: its body was too late.
+        assert!(since.elapsed() >= BODY_WAIT, "{log}");
+    }
 }
 
 pub async fn a_stop_gives_notice(place: &Place) {
@@ -98,8 +123,12 @@ pub async fn a_stop_gives_notice(place: &Place) {
     let waiter = begin_reserve(&server, "mail");
     until_looked(&server, 1).await;
     signal::send(server.child.id(), Signal::SIGTERM);
-    until("the load balancer sees it", || async { server.get("/readyz").await.0 == 503 }).await;
-    assert_eq!(server.get("/readyz").await.1["code"], "draining");
+    // While the store is slow it may have another reason for a moment.
+    until("the load balancer sees it", || async {
+        let (status, answer) = server.get("/readyz").await;
+        status == 503 && answer["code"] == "draining"
+    })
+    .await;
     assert_eq!(server.get("/healthz").await.0, 200);
     // Everything is served meanwhile, also who waits.
     let pushed = server.push("mail", json!({"payload": 1})).await;

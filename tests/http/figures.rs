@@ -4,7 +4,8 @@ use super::support::*;
 
 /// Makes a mix of jobs and answers what `counts` must say.
 async fn mix(server: &Server) -> Value {
-    configure(server, "mail", json!({"retain_done_ms": 600_000, "max_attempts": 1})).await;
+    let settings = json!({"retain_done_ms": 600_000, "max_attempts": 1, "lease_ms": 600_000});
+    configure(server, "mail", settings).await;
     for (count, end) in [(3, "commit"), (1, "rollback"), (2, "")] {
         for _ in 0..count {
             let taken = push_and_take(server, "mail").await;
@@ -22,6 +23,11 @@ async fn mix(server: &Server) -> Value {
     json!({"ready": 5, "scheduled": 4, "reserved": 2, "blocked": 0, "dead": 1, "done": 3})
 }
 
+/// The metrics as they are now. While the store is slow, what is read from it may be missing.
+async fn page(server: &Server) -> String {
+    server.http.get(format!("{}/metrics", server.base)).send().await.unwrap().text().await.unwrap()
+}
+
 pub async fn metrics_list_so_many_queues(place: &Place) {
     let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__METRICS_QUEUES", "2")]).await;
     for (queue, jobs) in [("a", 1), ("b", 3), ("c", 2), ("d", 1)] {
@@ -32,11 +38,15 @@ pub async fn metrics_list_so_many_queues(place: &Place) {
     let series = |queue: &str| format!(r#"tailback_jobs{{queue="{queue}",state="ready"}}"#);
     until("all are counted", || async { metric(&server, "tailback_queues").await == 4.0 }).await;
     until("the others are one series", || async { metric(&server, &series("(others)")).await == 2.0 }).await;
-    let text =
-        server.http.get(format!("{}/metrics", server.base)).send().await.unwrap().text().await.unwrap();
-    assert_eq!(text.lines().filter(|line| line.starts_with("tailback_jobs{")).count(), 3 * 6, "{text}");
-    assert!(text.contains(&format!("{} 3\n", series("b"))) && text.contains(&format!("{} 2\n", series("c"))));
-    assert_eq!(text.lines().filter(|line| line.starts_with("tailback_oldest_ready_seconds{")).count(), 2);
+    until("two queues are listed", || async {
+        let text = page(&server).await;
+        let count = |head: &str| text.lines().filter(|line| line.starts_with(head)).count();
+        let has = |queue: &str, jobs: u32| text.contains(&format!("{} {jobs}\n", series(queue)));
+        (count("tailback_jobs{"), count("tailback_oldest_ready_seconds{")) == (3 * 6, 2)
+            && has("b", 3)
+            && has("c", 2)
+    })
+    .await;
     let (_, all) = server.get("/stats").await;
     assert_eq!((&all["queues"], &all["counts"]["ready"]), (&json!(4), &json!(7)));
 }
@@ -52,13 +62,15 @@ pub async fn stats_count_what_is_there(place: &Place) {
     let (status, stats) = server.get("/v1/queues/mail/stats").await;
     assert_eq!((status, &stats["queue"], &stats["paused"]), (200, &json!("mail"), &json!(false)));
     assert!(stats["oldest_ready_age_ms"].as_u64().is_some_and(|age| age < 600_000), "{stats}");
-    // 15 pushes within the time that the server has been there.
+    // 15 pushes within the time that the server has been there. The rates are of the last minute: where it was there for longer, on a
+    // busy machine, the first ten seconds may be a part of it only.
+    let is_whole = stats["rates_over_ms"].as_u64().unwrap() <= 50_000;
     for (event, count) in
         [("pushed", 15.0), ("reserved", 6.0), ("committed", 3.0), ("rolled_back", 1.0), ("dead", 1.0)]
     {
         let rate = stats["rates_per_s"][event].as_f64().unwrap();
         let seen = rate * stats["rates_over_ms"].as_f64().unwrap() / 1000.0;
-        assert!((seen - count).abs() < 0.5, "{event}: {stats}");
+        assert!(seen < count + 0.5 && (seen > count - 0.5 || !is_whole), "{event}: {stats}");
     }
     for times in ["queue_time_ms", "run_time_ms"] {
         let at = |quantile: &str| stats[times][quantile].as_u64().unwrap();
@@ -92,10 +104,6 @@ pub async fn stats_count_what_is_there(place: &Place) {
 
 pub async fn stats_list_the_background_tasks(place: &Place) {
     let server = Server::start(&place.url).await;
-    let (_, stats) = server.get("/stats").await;
-    let mut names: Vec<&str> =
-        stats["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap()).collect();
-    names.sort_unstable();
     let mut expected = vec![
         "due",
         "finished_jobs",
@@ -118,7 +126,16 @@ pub async fn stats_list_the_background_tasks(place: &Place) {
         expected.extend(["series_reader", "signal_listener", "signal_publisher"]); // where there may be other servers
     }
     expected.sort_unstable();
-    assert_eq!(names, expected, "{stats}");
+    let names = async || {
+        let (_, stats) = server.get("/stats").await;
+        let tasks = stats["tasks"].as_array().unwrap().iter();
+        let mut names: Vec<String> = tasks.map(|task| task["name"].as_str().unwrap().to_owned()).collect();
+        names.sort_unstable();
+        names
+    };
+    // A server is ready a moment before it starts them.
+    until("all of them are started", || async { names().await.len() >= expected.len() }).await;
+    assert_eq!(names().await, expected);
 }
 
 pub async fn a_paused_queue_says_so(place: &Place) {
@@ -132,7 +149,9 @@ pub async fn a_paused_queue_says_so(place: &Place) {
 pub async fn a_server_tells_how_it_is(place: &Place) {
     let server = Server::start(&place.url).await;
     assert_eq!(server.get("/healthz").await, (200, json!({"status": "ok"})));
-    assert_eq!(server.get("/readyz").await, (200, json!({"status": "ready"})));
+    // While the store is slow it may not be ready for a moment.
+    let ready = (200, json!({"status": "ready"}));
+    until("it is ready", || async { server.get("/readyz").await == ready }).await;
 }
 
 /// A line of the text format: `name{label="value",…} number`.
@@ -179,10 +198,10 @@ pub async fn metrics_can_be_read(place: &Place) {
         "tailback_task_last_run_seconds",
         "tailback_task_done_total",
     ] {
-        let there = reply.text.lines().any(|line| {
+        let is_of_it = |line: &str| {
             line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '))
-        });
-        assert!(there, "{name} is missing");
+        };
+        until(&format!("{name} is there"), || async { page(&server).await.lines().any(is_of_it) }).await;
     }
     for (series, value) in [
         ("tailback_job_events_total{event=\"pushed\"}", 15.0),
@@ -192,7 +211,7 @@ pub async fn metrics_can_be_read(place: &Place) {
         ("tailback_jobs{queue=\"mail\",state=\"done\"}", 3.0),
         ("tailback_http_requests_total{method=\"GET\",route=\"none\",status=\"404\"}", 1.0),
     ] {
-        assert_eq!(metric(&server, series).await, value, "{series}");
+        until(&format!("{series} is {value}"), || async { metric(&server, series).await == value }).await;
     }
 }
 

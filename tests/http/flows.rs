@@ -76,6 +76,7 @@ pub async fn settles_among_others_push_too(place: &Place) {
 
 pub async fn a_settle_pushes_a_thousand_jobs_at_most(place: &Place) {
     let server = Server::start(&place.url).await;
+    configure(&server, "in", json!({"lease_ms": 600_000})).await; // so many take a while on a busy machine
     let taken = [push_and_take(&server, "in").await, push_and_take(&server, "in").await];
     let body = |pushes: [usize; 2]| {
         let push = |n| vec![json!({"queue": "out", "payload": 1}); n];
@@ -159,7 +160,8 @@ pub async fn one_commit_on_two_servers_pushes_once(place: &Place) {
         answers.sort_by_key(|(_, answer)| answer["repeated"] == true);
         let [first, second] = answers;
         assert_eq!((first.0, &second), (200, &repeat_of(&first)));
-        let there = two.reserve("out", json!({"count": 9})).await;
+        // They stay reserved, so that the next round finds its own ones only.
+        let there = two.reserve("out", json!({"count": 9, "lease_ms": 600_000})).await;
         assert_eq!(ids(&there), ids(first.1["pushed"].as_array().unwrap()));
     }
 }
@@ -238,6 +240,10 @@ async fn profiled(place: &Place) -> Option<mongodb::Database> {
     }
     let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
     let database = client.default_database().unwrap();
+    // As it is made by MongoDB it has room for 1 MB only, beyond which it forgets.
+    let room = 64 * 1024 * 1024;
+    let record = doc! { "create": "system.profile", "capped": true, "size": room };
+    database.run_command(record).await.unwrap();
     database.run_command(doc! { "profile": 2 }).await.unwrap();
     Some(database)
 }

@@ -40,7 +40,7 @@ pub async fn there_are_only_so_many_queues(place: &Place) {
     for queue in ["a", "b", "a"] {
         server.push(queue, one.clone()).await;
     }
-    let taken = take(&server, "a").await;
+    let taken = server.reserve("a", json!({"lease_ms": 600_000})).await.remove(0); // beyond the next start
     server.terminate().await;
     // A server that has just started knows no names.
     let server = Server::start_with(&place.url, FEW).await;
@@ -113,11 +113,15 @@ pub async fn a_server_runs_at_most_a_thousand_schedules(place: &Place) {
         let path = format!("/v1/schedules/s{n}");
         (n, server.send(reqwest::Method::PUT, &path, Some(rule.clone())).await.0)
     };
-    let (mut refused, begun): (Vec<usize>, _) = ((0..1010).collect(), Instant::now());
+    // For how long none was stored: how long all of them take is the machine's business.
+    let (mut refused, mut since): (Vec<usize>, _) = ((0..1010).collect(), Instant::now());
     while refused.len() > 10 {
-        assert!(begun.elapsed() < PATIENCE, "{} are refused", refused.len());
+        assert!(since.elapsed() < PATIENCE, "{} are refused", refused.len());
         let puts = futures::stream::iter(refused).map(&put).buffer_unordered(32).collect::<Vec<_>>().await;
         assert!(puts.iter().all(|(_, status)| [200, 429].contains(status)), "{puts:?}");
+        if puts.iter().any(|(_, status)| *status == 200) {
+            since = Instant::now();
+        }
         refused = puts.into_iter().filter(|(_, status)| *status == 429).map(|(n, _)| n).collect();
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

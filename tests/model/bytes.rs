@@ -100,6 +100,7 @@ impl World<'_> {
         self.say(format!("reserve {} of {name} within {max_bytes} bytes, for {lease_ms:?} ms", claim.count));
         let (server, from) = (self.server().await?, self.now()?);
         let told = server.reserve(wanted).await.map_err(fault)?;
+        server.returned(PATIENCE).await; // only then what was given back is counted as well
         let back = self.given_back(&name, &told).await?;
         let now = self.since(from)?;
         let ids: Vec<&JobId> = told.iter().map(|job| &job.meta.id).collect();

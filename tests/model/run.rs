@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use futures::FutureExt as _;
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use tailback::store::Store;
 
 use super::draws::step;
 use super::steps::Step;
-use super::world::World;
+use super::world::{SLACK_MS, World};
+use crate::common::server::until;
 use crate::common::stores::Fixture;
 
 /// The steps of one sequence, which begins with an empty store.
@@ -89,6 +91,7 @@ async fn play(
     open: &impl AsyncFn() -> Fixture,
 ) -> Result<usize, Failure> {
     let fixture = open().await;
+    read_clock(&*fixture.store).await;
     let mut world = World::new(&fixture.store);
     let (mut taken, mut idle) = (0, Vec::new());
     let steps = drawn.iter().map(|tree| tree.current());
@@ -105,6 +108,15 @@ async fn play(
             Err(Failure { steps: taken, idle, what: format!("a panic: {what}"), log })
         }
     }
+}
+
+/// Asks the store for its clock until an answer was not long on its way: what is believed of that clock is late by as much.
+async fn read_clock(store: &dyn Store) {
+    until("the store's clock is known", || async {
+        let asked = Instant::now();
+        store.ping().await.is_ok() && asked.elapsed() < Duration::from_millis(SLACK_MS / 2)
+    })
+    .await;
 }
 
 async fn take(

@@ -102,10 +102,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// What queues and jobs fall back on. Delays are none, or too long to end in a test.
+    /// What queues and jobs fall back on. Delays and leases are none, or too long to end in a test.
     pub fn defaults(&self) -> Defaults {
         let backoff = Backoff { base_ms: FAR_MS, max_ms: 3 * FAR_MS, ..Backoff::default() };
         Defaults {
+            lease_ms: FAR_MS,
             backoff,
             max_attempts: 3,
             retain_batch_ms: self.retain_batch_ms,

@@ -17,7 +17,8 @@ use super::steps::{Ahead, Ask, Step};
 use super::words::{words_of_all, words_of_answer, words_of_change};
 
 /// How far ahead of what a server believes the store's clock may be, in milliseconds.
-const SLACK_MS: u64 = 1000;
+pub const SLACK_MS: u64 = 1000;
+
 pub struct World<'a> {
     pub store: &'a dyn Store,
     /// The same, for a server.

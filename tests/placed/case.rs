@@ -7,17 +7,14 @@ use mongodb::bson::Document;
 use serde_json::{Value, json};
 
 use crate::checker::client::mark;
-use crate::common::server::Server;
+use crate::common::server::{PATIENCE, Server};
 use crate::lane::{Call, Lane};
 use crate::story::{Delivered, Rules, Story, payload};
 
-/// A lease that lapses while the rest goes on.
+/// A lease that lapses while the rest goes on. A case that was too slow for it is tried again with a longer one.
 pub const SHORT_MS: u64 = 700;
 /// One that does not.
 const LONG_MS: u64 = 30_000;
-
-/// Within this a server knows the settings that another one has changed.
-pub const KNOWN: Duration = Duration::from_millis(1000);
 
 /// What a verb is prepared with.
 pub struct Prep<'a> {
@@ -25,6 +22,8 @@ pub struct Prep<'a> {
     pub story: &'a Story,
     /// Whether the fault lasts for longer than a lease.
     pub is_lasting: bool,
+    /// The lease that it lasts for longer than.
+    pub short_ms: u64,
 }
 
 /// A job that the first worker holds.
@@ -59,7 +58,7 @@ pub struct Found<'a> {
     pub answer: Option<(u16, Value)>,
     /// When the call was made.
     pub asked: Duration,
-    /// When it was repeated, where that may have done what it did not do itself.
+    /// When this was found: what was delivered later tells of another moment.
     pub until: Duration,
 }
 
@@ -73,7 +72,7 @@ impl Found<'_> {
         self.jobs.iter().find(|job| label_of(job) == Some(label))
     }
 
-    /// What was delivered of this label since the call began.
+    /// What was delivered of this label since the call began, until this was found.
     pub fn later(&self, label: &str) -> Vec<Delivered> {
         let mut later = self.story.of(label);
         later.retain(|one| one.got > self.asked && one.got < self.until && !one.token.is_empty());
@@ -92,6 +91,13 @@ impl Found<'_> {
 
     pub fn state(&self, label: &str) -> Option<&str> {
         self.job(label)?.get_str("state").ok()
+    }
+
+    /// Whether the job of this label is still reserved under this token, which begins with the claim: not for somebody else, who may
+    /// not even have been told.
+    pub fn is_held(&self, label: &str, token: &str) -> bool {
+        let claim = self.job(label).and_then(|job| job.get_str("claim").ok());
+        self.state(label) == Some("reserved") && claim.is_some_and(|claim| token.starts_with(claim))
     }
 
     /// The documents of another collection.
@@ -145,6 +151,8 @@ pub struct Case {
     pub keeps_for: Duration,
     /// The same call, which `near` has had before.
     pub before: Option<Before>,
+    /// The pause point that a background task passes last, behind what can be seen of it.
+    pub last_point: Option<&'static str>,
 }
 
 /// A call that was made at `near`, and whose client got no answer.
@@ -174,6 +182,7 @@ impl Case {
             others: Vec::new(),
             keeps_for: Duration::ZERO,
             before: None,
+            last_point: None,
         }
     }
 
@@ -226,7 +235,7 @@ impl Prep<'_> {
 
     /// The lease of the first worker.
     pub fn lease_ms(&self) -> u64 {
-        if self.is_lasting { SHORT_MS } else { LONG_MS }
+        if self.is_lasting { self.short_ms } else { LONG_MS }
     }
 
     /// A job of this label, for a push.
@@ -246,21 +255,28 @@ impl Prep<'_> {
         self.job(label, more)
     }
 
-    /// Pushes a job, and returns its id.
+    /// Pushes a job, and returns its id. The key makes it one job, however often it takes on a slow machine.
     pub async fn push(&self, queue: &str, label: &str, more: Value) -> String {
         let path = format!("/v1/queues/{}/jobs", self.name(queue));
-        let push = Call::new("POST", path, self.job(label, more));
-        let (tries, answer) = self.lane.must_at(&self.lane.near, &push).await;
-        if tries > 1 {
-            self.story.allow_more(label, tries - 1); // a slow machine: each of them may have happened
-        }
+        let push = Call::new("POST", path, self.job(label, more)).keyed(self.name(&format!("push-{label}")));
+        let answer = self.lane.must_at(&self.lane.near, &push).await;
         answer["id"].as_str().unwrap().to_owned()
     }
 
-    /// Gives a queue settings, which hold at once at `far`.
+    /// Gives a queue settings, which both servers know then: who is asked for them reads them.
     pub async fn settings(&self, queue: &str, settings: Value) {
-        let put = Call::new("PUT", format!("/v1/queues/{}", self.name(queue)), settings);
-        self.lane.must_at(&self.lane.far, &put).await;
+        let path = format!("/v1/queues/{}", self.name(queue));
+        self.lane.must_at(&self.lane.far, &Call::new("PUT", path.clone(), settings)).await;
+        self.lane.must("GET", path, Value::Null).await;
+    }
+
+    /// The first worker settles a job, at `far` or at `near`. A repeat of what a slow machine has not answered may find its token used.
+    pub async fn settle(&self, held: &Held, verb: &str, at_far: bool) {
+        let server = if at_far { &self.lane.far } else { &self.lane.near };
+        let path = format!("/v1/jobs/{}/{verb}", held.id);
+        let settle = Call::new("POST", path, json!({"reservation": held.token}));
+        let (tries, status, answer) = self.lane.call_at(server, &settle).await;
+        assert!(status == 200 || (tries > 1 && status == 409), "{settle:?}: {status} {answer}");
     }
 
     /// The first worker takes so many jobs, at `far` or at `near`.
@@ -295,7 +311,7 @@ impl Prep<'_> {
                 id: job["id"].as_str().unwrap().to_owned(),
                 token: job["reservation"].as_str().unwrap().to_owned(),
             }));
-            assert!(self.story.now() < Duration::from_secs(60), "nothing to take");
+            assert!(self.story.now() < PATIENCE, "nothing to take");
         }
         held
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::checker::{self, Recorder, Scan, Setup, Verb};
+use crate::checker::{self, Client, Recorder, Scan, Setup, Verb, drain};
+use crate::common::server::PATIENCE;
 use crate::lane::{Call, Lane};
 
 fn has_token(call: &Call) -> bool {
@@ -86,6 +87,9 @@ pub fn begin(recorder: &Recorder, base: &str, call: &Call) -> Option<usize> {
 
 /// What the checker finds wrong with everything that happened in a lane, each with the tags of the cases that it is about.
 pub async fn check(lane: &Lane) -> Vec<(BTreeSet<String>, String)> {
+    // What a server had given up may have come about once the case was over.
+    let client = Client::new(&lane.recorder, "end", &lane.near.base);
+    drain(&client, &[lane.near.base.as_str()], &[], PATIENCE).await;
     let history = lane.recorder.history();
     let scan = Scan::read(&lane.near.base, &history).await;
     let violations = checker::judge(&history, &scan, &Setup::default());

@@ -1,6 +1,7 @@
 //! One placed case: a verb, the moment at which it fails, and the harm; then the rest of the system goes on, then the
 //! first server comes back, and then everything is finished and judged.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
@@ -9,24 +10,21 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::answer::{Answer, ids, of_commit};
-use crate::case::{Case, Done, Found, Prep, SHORT_MS, Verb};
+use crate::case::{Case, Done, Found, Prep, Verb};
 use crate::common::fleet::kill_9;
 use crate::common::proxy::{Fault, Placed};
 use crate::common::server::PATIENCE;
 use crate::common::signal::{self, Signal};
-use crate::common::steps::Step;
 use crate::harm::{Harm, Moment};
 use crate::lane::{Lane, of_case};
-use crate::story::{Outcome, Story, judge};
+use crate::story::{Outcome, SLACK, Story, judge};
 
 /// How long a fault is waited for.
 const MEETS: Duration = Duration::from_secs(6);
-/// How long the rest goes on while the first server is away.
-const REST: Duration = Duration::from_millis(SHORT_MS + 200);
+/// How much longer than a short lease the rest goes on while the first server is away.
+const LONGER: Duration = Duration::from_millis(200);
 /// How long a repeat is tried meanwhile.
 const REPEAT: Duration = Duration::from_millis(1500);
-/// How long finishing all jobs of a case may take.
-const DRAINS: Duration = Duration::from_secs(60);
 /// Collections whose documents belong to a case by their `_id`.
 const OTHERS: [&str; 7] = ["queues", "semaphores", "schedules", "workers", "groups", "limits", "keys"];
 
@@ -43,14 +41,20 @@ pub struct Report {
 }
 
 /// A case that has been prepared.
-struct World<'a> {
-    lane: &'a mut Lane,
+pub struct World<'a> {
+    pub lane: &'a mut Lane,
     story: Story,
-    case: Case,
+    pub case: Case,
     /// When the call was made.
     asked: Duration,
+    /// When it had ended.
+    answered: Cell<Duration>,
+    /// Whether the client has repeated it, with an answer or without.
+    is_repeated: Cell<bool>,
     /// Its places among what is settled.
     settling: Vec<usize>,
+    /// The lease that a lasting fault lasts for longer than.
+    short_ms: u64,
 }
 
 /// A fault that is armed.
@@ -72,9 +76,9 @@ impl Armed {
 }
 
 impl<'a> World<'a> {
-    async fn prepare(lane: &'a mut Lane, verb: &Verb, is_lasting: bool) -> Self {
+    pub async fn prepare(lane: &'a mut Lane, verb: &Verb, is_lasting: bool, short_ms: u64) -> Self {
         let story = Story::new(&lane.next_tag());
-        let case = (verb.prepare)(&Prep { lane, story: &story, is_lasting }).await;
+        let case = (verb.prepare)(&Prep { lane, story: &story, is_lasting, short_ms }).await;
         let mut texts = case.texts.clone();
         if case.call.as_ref().is_some_and(|call| call.key.is_some()) {
             texts.push(FIND_REQUESTS.to_owned());
@@ -82,7 +86,17 @@ impl<'a> World<'a> {
         texts.push(format!("{}.", story.tag));
         texts.push("barrier".to_owned());
         lane.proxy.watch(&texts);
-        Self { lane, story, case, asked: Duration::ZERO, settling: Vec::new() }
+        let (answered, is_repeated) = Default::default();
+        Self {
+            lane,
+            story,
+            case,
+            asked: Duration::ZERO,
+            answered,
+            is_repeated,
+            settling: Vec::new(),
+            short_ms,
+        }
     }
 
     /// Notes that the call is about to end what is held. Returns the places.
@@ -93,7 +107,7 @@ impl<'a> World<'a> {
     }
 
     /// Makes the call at `far`, or lets `far` alone do what it does by itself.
-    fn begin(&mut self) -> Option<JoinHandle<Answer>> {
+    pub fn begin(&mut self) -> Option<JoinHandle<Answer>> {
         self.asked = self.case.before.as_ref().map_or(self.story.now(), |before| before.asked);
         if self.case.stops_near() {
             signal::send(self.lane.near.child.id(), Signal::SIGSTOP);
@@ -117,7 +131,8 @@ impl<'a> World<'a> {
     }
 
     /// Notes how the call ended.
-    fn ended(&self, answer: &Answer) -> Outcome {
+    pub fn ended(&self, answer: &Answer) -> Outcome {
+        self.answered.set(self.story.now());
         let outcome = Outcome::of(answer.as_ref());
         self.settling.iter().for_each(|place| self.story.settled(*place, of_commit(answer)));
         self.got(self.asked, answer);
@@ -137,8 +152,9 @@ impl<'a> World<'a> {
     }
 
     /// The client repeats its call at the other server.
-    async fn repeat(&self) -> Answer {
+    pub async fn repeat(&self) -> Answer {
         let call = self.case.call.clone().filter(|_| self.case.repeats)?;
+        self.is_repeated.set(true);
         let (asked, settling) = (self.story.now(), self.settle());
         let answer = loop {
             match self.lane.at_near(&call).await {
@@ -158,17 +174,18 @@ impl<'a> World<'a> {
             signal::send(self.lane.near.child.id(), Signal::SIGCONT);
         }
         let repeat = async { timeout(REPEAT, self.repeat()).await.ok().flatten() };
+        let time = Duration::from_millis(self.short_ms) + LONGER;
         if repeat_first {
             let repeated = repeat.await;
-            self.lane.work_for(&self.story, REST).await;
+            self.lane.work_for(&self.story, time).await;
             return repeated;
         }
-        self.lane.work_for(&self.story, REST).await;
+        self.lane.work_for(&self.story, time).await;
         repeat.await
     }
 
     /// Who has got jobs finishes them.
-    async fn finish_held(&self) {
+    pub async fn finish_held(&self) {
         if self.case.is_commit {
             return;
         }
@@ -188,7 +205,7 @@ impl<'a> World<'a> {
     }
 
     /// What is there at one moment: a server that was parted may commit between two reads.
-    async fn found(&self, answer: Answer) -> Found<'_> {
+    pub async fn found(&self, answer: Answer) -> Found<'_> {
         let tag = &self.story.tag;
         let own = |field: &str| doc! { field: of_case(tag) };
         let mut wanted: Vec<(&'static str, Document)> = OTHERS.map(|name| (name, own("_id"))).into();
@@ -200,15 +217,15 @@ impl<'a> World<'a> {
         wanted.push(("jobs", own("queue")));
         let mut others = self.lane.at_one_moment(&wanted).await;
         let jobs = others.pop().map(|(_, jobs)| jobs).unwrap_or_default();
-        Found { jobs, others, story: &self.story, answer, asked: self.asked, until: Duration::MAX }
+        Found { jobs, others, story: &self.story, answer, asked: self.asked, until: self.story.now() }
     }
 
     /// Finishes everything. Returns what is wrong if that does not end, and the jobs that are left.
-    async fn drain(&self) -> (Vec<String>, Vec<Document>) {
+    pub async fn drain(&self) -> (Vec<String>, Vec<Document>) {
         for call in &self.case.cleanup {
             self.lane.call(call).await;
         }
-        let end = self.story.now() + DRAINS;
+        let end = self.story.now() + PATIENCE;
         loop {
             let active = ["ready", "reserved", "blocked"];
             let left = doc! { "queue": of_case(&self.story.tag), "state": { "$in": active.to_vec() } };
@@ -227,14 +244,14 @@ impl<'a> World<'a> {
     }
 
     /// What is wrong in the end.
-    async fn verdict(&self, found: Found<'_>, outcome: Option<Outcome>, was_repeated: bool) -> Report {
+    pub async fn verdict(&self, found: Found<'_>, outcome: Option<Outcome>, was_repeated: bool) -> Report {
         let (mut wrong, kept) = self.drain().await;
         let done = (self.case.effect)(&found);
         match (outcome, &done) {
             (_, Done::Part(what)) => wrong.push(format!("half done: {what}")),
             (Some(Outcome::Ok), Done::No) => wrong.push("acknowledged, and not done".to_owned()),
-            // That it was done before is what the repeat is to be told.
-            (Some(Outcome::Refused(status)), Done::Yes) if !was_repeated => {
+            // That it was done before is what the repeat is to be told, also by one whose answer was not waited for.
+            (Some(Outcome::Refused(status)), Done::Yes) if !self.is_repeated.get() => {
                 wrong.push(format!("refused with {status}, and done"));
             }
             _ => {}
@@ -242,7 +259,8 @@ impl<'a> World<'a> {
         wrong.extend(self.told_otherwise(&found.answer));
         wrong.extend(judge(&self.story, &self.case.rules, &kept));
         let lines = self.lane.documents("groups", "_id", &self.story.tag).await;
-        if !lines.is_empty() && kept.is_empty() {
+        // Looked at behind the lines: what comes late comes with its line.
+        if !lines.is_empty() && self.jobs().await.is_empty() {
             wrong.push(format!("a line of no jobs: {lines:?}"));
         }
         if !wrong.is_empty() {
@@ -261,7 +279,13 @@ impl<'a> World<'a> {
         if answer.as_ref().is_some_and(|(_, now)| is_in_doubt(now)) {
             return None; // it says itself that it does not know
         }
-        let (_, first) = self.case.before.as_ref()?.answer.as_ref().filter(|(status, _)| *status < 300)?;
+        let before = self.case.before.as_ref()?;
+        // The repeat of a reserve is told of what is still held.
+        let lease = self.case.lease_ms.filter(|ms| *ms > 0).map(Duration::from_millis);
+        if lease.is_some_and(|lease| self.answered.get() + SLACK > before.asked + lease) {
+            return None;
+        }
+        let (_, first) = before.answer.as_ref().filter(|(status, _)| *status < 300)?;
         let (_, now) = answer.as_ref().filter(|(status, _)| *status < 300)?;
         (ids(first) != ids(now)).then(|| format!("the repeat was told {now}, and not {first}"))
     }
@@ -371,82 +395,24 @@ impl<'a> World<'a> {
     }
 }
 
-/// Runs a verb undisturbed, and returns its moments; an error: what was wrong.
-pub async fn learn(lane: &mut Lane, verb: &Verb) -> Result<Vec<Moment>, String> {
-    let mut world = World::prepare(lane, verb, false).await;
-    world.lane.trace();
-    let call = world.begin();
-    let (mut answer, mut outcome) = (None, None);
-    if let Some(call) = call {
-        answer = timeout(PATIENCE, call).await.unwrap().unwrap();
-        outcome = Some(world.ended(&answer));
-    } else {
-        let until_done = async {
-            while (world.case.effect)(&world.found(None).await) != Done::Yes {
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        let done = timeout(Duration::from_secs(20), until_done).await;
-        signal::send(world.lane.near.child.id(), Signal::SIGCONT);
-        done.map_err(|_| "the background task does nothing".to_owned())?;
-    }
-    sleep(Duration::from_millis(20)).await;
-    signal::send(world.lane.near.child.id(), Signal::SIGCONT);
-    let steps = world.lane.proxy.steps().into_iter().map(Moment::Command);
-    let moments: Vec<Moment> = steps.chain(world.lane.traced().into_iter().map(Moment::Point)).collect();
-    let found = world.found(answer).await;
-    world.finish_held().await;
-    let report = world.verdict(found, outcome, false).await;
-    if !report.wrong.is_empty() || outcome.is_some_and(|outcome| outcome != Outcome::Ok) {
-        return Err(format!("undisturbed: {outcome:?} {}", report.wrong.join("\n")));
-    }
-    let call = world.case.call.clone();
-    lane.met.note(verb, call.as_ref(), &moments);
-    Ok(moments)
-}
-
-/// Runs a verb with the reply to this step lost, and returns what it passes because of that.
-pub async fn learn_second(lane: &mut Lane, verb: &Verb, first: &Step, known: &[Moment]) -> Vec<Moment> {
-    let mut world = World::prepare(lane, verb, false).await;
-    let lost = world.lane.proxy.at(first, Fault::CutAfter);
-    world.lane.trace();
-    let call = world.begin().expect("a background task waits for no reply");
-    let answer = timeout(PATIENCE, call).await.unwrap().unwrap();
-    let outcome = world.ended(&answer);
-    signal::send(world.lane.near.child.id(), Signal::SIGCONT);
-    let later = if world.case.lease_ms.is_some() { 1300 } else { 30 };
-    sleep(Duration::from_millis(later)).await;
-    let steps = world.lane.proxy.steps();
-    let after = steps.iter().position(|step| step == first).map_or(steps.len(), |at| at + 1);
-    let steps = steps[after..].iter().cloned().map(Moment::Command);
-    let points = world.lane.traced().into_iter().map(Moment::Point);
-    let fresh = steps.chain(points).filter(|moment| !known.contains(moment));
-    let moments: Vec<Moment> = fresh.map(|then| Moment::Second(first.clone(), Box::new(then))).collect();
-    drop(lost);
-    if outcome == Outcome::Unknown {
-        timeout(PATIENCE, world.repeat()).await.expect("the repeat is never answered");
-    }
-    world.finish_held().await;
-    world.drain().await;
-    lane.met.note(verb, None, &moments);
-    moments
-}
-
-/// Runs one placed case; `None` where the fault was never met.
+/// Runs one placed case; `None` where the fault was never met. `short_ms`: the lease that a lasting fault lasts for longer than.
 pub async fn run(
     lane: &mut Lane,
     verb: &Verb,
     moment: &Moment,
     harm: Harm,
     repeat_first: bool,
+    short_ms: u64,
 ) -> Option<Report> {
-    let mut world = World::prepare(lane, verb, harm.is_lasting()).await;
+    let mut world = World::prepare(lane, verb, harm.is_lasting(), short_ms).await;
     let armed = world.arm(moment, harm);
     let mut call = world.begin();
     let is_met = world.met(&armed, call.as_mut()).await;
     let mut repeated = None;
     if is_met {
         repeated = world.suffer(harm, &armed, call.as_ref(), repeat_first).await;
+    } else {
+        world.lane.clear_points(); // who comes to the point now is not to wait for the end of the call
     }
     let answer = match call {
         Some(call) => timeout(PATIENCE, call).await.expect("the call never ends").ok().flatten(),
@@ -465,9 +431,8 @@ pub async fn run(
         sleep(Duration::from_millis(60)).await;
     }
     let was_repeated = matches!(repeated, Some((200..=299, _)));
-    let mut found = world.found(answer).await;
+    let found = world.found(answer).await;
     if outcome == Some(Outcome::Unknown) && !was_repeated && world.case.repeats {
-        found.until = world.story.now();
         timeout(PATIENCE, world.repeat()).await.expect("the repeat is never answered");
     }
     if harm.is_lasting() || outcome == Some(Outcome::Unknown) {

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use mongodb::bson::{Bson, Document};
 use serde_json::{Value, json};
 
+/// How far a server's estimate of the store's clock may be behind it: so much earlier a lease may be over.
+pub const SLACK: Duration = Duration::from_millis(250);
+
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
@@ -41,6 +44,13 @@ pub struct Delivered {
     pub label: String,
     pub token: String,
     pub job: Value,
+}
+
+impl Delivered {
+    /// Until when the lease lasted for certain.
+    fn leased_until(&self) -> Duration {
+        (self.leased + self.lease).saturating_sub(SLACK)
+    }
 }
 
 /// A call that ends a hold.
@@ -168,7 +178,7 @@ pub struct Rules {
 /// From when until when a job was certainly held.
 fn hold(one: &Delivered, log: &Log, breaks: bool) -> Option<(Duration, Duration)> {
     let ends = log.settled.iter().filter(|end| end.token == one.token).map(|end| end.asked);
-    let until = ends.fold(one.leased + one.lease, Ord::min);
+    let until = ends.fold(one.leased_until(), Ord::min);
     (!breaks && !one.token.is_empty() && one.got < until).then_some((one.got, until))
 }
 
@@ -245,7 +255,7 @@ fn dead_tokens(log: &Log, rules: &Rules) -> Vec<String> {
     let refused = |end: &&Settled| end.is_first && end.outcome == Outcome::Refused(409);
     for end in log.settled.iter().filter(refused).filter(|_| !rules.breaks_holds) {
         let holds = log.delivered.iter().find(|one| one.token == end.token);
-        if let Some(one) = holds.filter(|one| end.got < one.leased + one.lease) {
+        if let Some(one) = holds.filter(|one| end.got < one.leased_until()) {
             wrong.push(format!("dead token: {} {}", one.label, one.token));
         }
     }

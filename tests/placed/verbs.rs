@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
-use crate::case::{Case, Done, Found, KNOWN, Prep, SHORT_MS, Verb};
+use crate::case::{Case, Done, Found, Prep, Verb};
 use crate::lane::Call;
 use crate::verbs_background as background;
 use crate::verbs_keys as keys;
@@ -260,20 +259,20 @@ pub fn kept(case: Case) -> Case {
 
 /// A reserve: whether it claimed is seen by the attempts of the next delivery.
 fn claiming(p: &Prep<'_>, more: Value) -> Call {
-    let mut body = json!({"count": 2, "lease_ms": SHORT_MS, "worker": p.name("w")});
+    let mut body = json!({"count": 2, "lease_ms": p.short_ms, "worker": p.name("w")});
     if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
         body.extend(more);
     }
     Call::new("POST", format!("/v1/queues/{}/reserve", p.name("q")), body)
 }
 
-fn claimed(call: Call) -> Case {
+fn claimed(p: &Prep<'_>, call: Call) -> Case {
     let case = Case::of(call, |found: &Found<'_>| match &found.answer {
         Some((200, answer)) if answer["jobs"] != json!([]) => Done::Yes,
         Some((200, _)) => Done::Unclear,
         _ => found.jobs.iter().any(|job| job.get_str("state").is_ok_and(|state| state == "reserved")).into(),
     });
-    case.with(|case| case.lease_ms = Some(SHORT_MS))
+    case.with(|case| case.lease_ms = Some(p.short_ms))
 }
 
 async fn two(p: &Prep<'_>, more: Value) -> Vec<String> {
@@ -282,58 +281,56 @@ async fn two(p: &Prep<'_>, more: Value) -> Vec<String> {
 
 async fn reserve(p: &Prep<'_>) -> Case {
     let ids = two(p, json!({})).await;
-    claimed(claiming(p, json!({}))).about(&ids)
+    claimed(p, claiming(p, json!({}))).about(&ids)
 }
 
 pub async fn reserve_keyed(p: &Prep<'_>) -> Case {
     let ids = two(p, json!({})).await;
-    kept(claimed(claiming(p, json!({"lease_ms": KEPT_MS})).keyed(p.name("key"))).about(&ids))
+    kept(claimed(p, claiming(p, json!({"lease_ms": KEPT_MS})).keyed(p.name("key"))).about(&ids))
 }
 
 async fn reserve_keyed_waiting(p: &Prep<'_>) -> Case {
     let push = push_call(p, "q", "a", json!({}));
     let call = claiming(p, json!({"wait_ms": 3000, "lease_ms": KEPT_MS})).keyed(p.name("key"));
-    kept(claimed(call)).with(|case| case.prompt = Some(push))
+    kept(claimed(p, call)).with(|case| case.prompt = Some(push))
 }
 
 async fn reserve_max_reserved(p: &Prep<'_>) -> Case {
     p.settings("q", json!({"max_reserved": 1})).await;
-    sleep(KNOWN).await;
     let ids = two(p, json!({})).await;
-    claimed(claiming(p, json!({}))).about(&ids).with(|case| case.rules.one_at_a_time = true)
+    claimed(p, claiming(p, json!({}))).about(&ids).with(|case| case.rules.one_at_a_time = true)
 }
 
 async fn reserve_rate(p: &Prep<'_>) -> Case {
     p.settings("q", json!({"rate": {"limit": 1, "per_ms": 600}})).await;
-    sleep(KNOWN).await;
     let ids = two(p, json!({})).await;
     let rate = Some(Duration::from_millis(600));
-    claimed(claiming(p, json!({}))).about(&ids).with(|case| case.rules.one_in = rate)
+    claimed(p, claiming(p, json!({}))).about(&ids).with(|case| case.rules.one_in = rate)
 }
 
 async fn reserve_semaphore(p: &Prep<'_>) -> Case {
     semaphore(p, 1).await;
     let ids = two(p, json!({"semaphores": [p.name("m")]})).await;
-    claimed(claiming(p, json!({}))).about(&ids).with(|case| case.rules.one_at_a_time = true)
+    claimed(p, claiming(p, json!({}))).about(&ids).with(|case| case.rules.one_at_a_time = true)
 }
 
 async fn reserve_patterns(p: &Prep<'_>) -> Case {
     let ids = two(p, json!({})).await;
     let other = p.push("r", "c", json!({})).await;
     let queues = json!([p.name("r"), format!("{}.*", p.tag())]);
-    let body = json!({"queues": queues, "count": 3, "lease_ms": SHORT_MS});
-    claimed(Call::new("POST", "/v1/reserve", body)).about(&ids).about(&[other])
+    let body = json!({"queues": queues, "count": 3, "lease_ms": p.short_ms});
+    claimed(p, Call::new("POST", "/v1/reserve", body)).about(&ids).about(&[other])
 }
 
 async fn reserve_waiting(p: &Prep<'_>) -> Case {
     let push = push_call(p, "q", "a", json!({}));
-    claimed(claiming(p, json!({"wait_ms": 3000}))).with(|case| case.prompt = Some(push))
+    claimed(p, claiming(p, json!({"wait_ms": 3000}))).with(|case| case.prompt = Some(push))
 }
 
 /// What does not fit is given back.
 async fn reserve_max_bytes(p: &Prep<'_>) -> Case {
     let ids = two(p, json!({})).await;
-    claimed(claiming(p, json!({"max_bytes": 1}))).about(&ids)
+    claimed(p, claiming(p, json!({"max_bytes": 1}))).about(&ids)
 }
 
 /// The keys of the jobs are free once they are delivered.
@@ -342,7 +339,7 @@ async fn reserve_freeing(p: &Prep<'_>) -> Case {
         p.push("q", "a", json!({"key": "a", "key_until": "reserved"})).await,
         p.push("q", "b", json!({"key": "b", "key_until": "reserved"})).await,
     ];
-    claimed(claiming(p, json!({}))).about(&ids)
+    claimed(p, claiming(p, json!({}))).about(&ids)
 }
 
 fn pop_call(p: &Prep<'_>, body: Value) -> Call {

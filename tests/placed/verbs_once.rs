@@ -133,7 +133,8 @@ async fn waiting_operation(p: &Prep<'_>) -> String {
     p.push("q", "b", json!({})).await;
     p.story.allow_more("a", 1);
     let body = json!({"filter": {"queue": p.name("q")}, "action": "replay"});
-    let begun = p.lane.must("POST", "/v1/operations", body).await;
+    let begin = Call::new("POST", "/v1/operations", body).keyed(p.name("begin"));
+    let begun = p.lane.must_at(&p.lane.near, &begin).await;
     begun["id"].as_str().unwrap().to_owned()
 }
 

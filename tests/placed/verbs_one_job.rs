@@ -18,7 +18,7 @@ pub async fn dead(p: &Prep<'_>, label: &str) -> String {
     p.push("q", label, json!({"max_attempts": 1})).await;
     let held = p.take_long("q", true).await;
     p.story.settling(&held.id, &held.token, false);
-    p.lane.must("POST", format!("/v1/jobs/{}/rollback", held.id), json!({"reservation": held.token})).await;
+    p.settle(&held, "rollback", false).await;
     held.id
 }
 
@@ -27,9 +27,7 @@ pub async fn done(p: &Prep<'_>, label: &str) -> String {
     p.settings("q", json!({"retain_done_ms": 600_000})).await;
     p.push("q", label, json!({})).await;
     let held = p.take_long("q", true).await;
-    let commit = post(&held.id, "commit", json!({"reservation": held.token}));
-    let committed = p.lane.at_far(&commit).await;
-    assert!(matches!(committed, Some((200, _))), "{committed:?}");
+    p.settle(&held, "commit", true).await;
     held.id
 }
 
@@ -85,10 +83,8 @@ pub async fn release(p: &Prep<'_>) -> Case {
     p.push("q", "a", json!({})).await;
     let held = p.take_long("q", true).await;
     let token = held.token.clone();
-    let case = Case::of(post(&held.id, "release", json!({})), move |found| {
-        let later = found.later("a").iter().any(|one| one.token != token);
-        (later || found.state("a") != Some("reserved")).into()
-    });
+    let case =
+        Case::of(post(&held.id, "release", json!({})), move |found| (!found.is_held("a", &token)).into());
     // A repeat may take the job from the one who holds it by then.
     let case = case.with(|case| case.rules.breaks_holds = true);
     case.holding(&[held]).settling(false).repeats()

@@ -67,9 +67,8 @@ pub async fn patch(p: &Prep<'_>) -> Case {
 pub async fn redrive(p: &Prep<'_>) -> Case {
     p.push("q", "a", json!({"max_attempts": 1})).await;
     let held = p.take_long("q", true).await;
-    let body = json!({"reservation": held.token});
     p.story.settling(&held.id, &held.token, false);
-    p.lane.must("POST", format!("/v1/jobs/{}/rollback", held.id), body).await;
+    p.settle(&held, "rollback", false).await;
     let call = Call::new("POST", format!("/v1/queues/{}/redrive", p.name("q")), json!({}));
     let case = Case::of(call, |found| (found.came("a") && found.state("a") != Some("dead")).into());
     case.about(&[held.id]).repeats()
@@ -79,10 +78,7 @@ pub async fn replay(p: &Prep<'_>) -> Case {
     p.settings("q", json!({"retain_done_ms": 600_000})).await;
     p.push("q", "a", json!({})).await;
     let held = p.take_long("q", true).await;
-    let body = json!({"reservation": held.token});
-    let commit = Call::new("POST", format!("/v1/jobs/{}/commit", held.id), body);
-    let committed = p.lane.at_far(&commit).await;
-    assert!(matches!(committed, Some((200, _))), "{committed:?}");
+    p.settle(&held, "commit", true).await;
     p.story.allow_more("a", 1);
     let call = Call::new("POST", format!("/v1/queues/{}/replay", p.name("q")), json!({}));
     Case::of(call, |found| {
@@ -272,8 +268,7 @@ pub async fn batch_add(p: &Prep<'_>) -> Case {
 pub async fn batch_seal(p: &Prep<'_>) -> Case {
     let id = batch(p, &["a"], false).await;
     let held = p.take_long("q", true).await;
-    let body = json!({"reservation": held.token});
-    p.lane.must("POST", format!("/v1/jobs/{}/commit", held.id), body).await;
+    p.settle(&held, "commit", false).await;
     let done = p.story.settling(&held.id, &held.token, true);
     p.story.settled(done, crate::story::Outcome::Ok);
     let call = Call::new("POST", format!("/v1/batches/{id}/seal"), json!({}));
@@ -291,9 +286,14 @@ pub async fn batch_cancel(p: &Prep<'_>) -> Case {
     removing(case, &["a", "b"]).about(&[id]).repeats()
 }
 
+/// A heartbeat of a worker that does not time out while a case lasts, on however busy a machine.
+fn beat() -> Value {
+    json!({"timeout_ms": 600_000})
+}
+
 pub async fn heartbeat(p: &Prep<'_>) -> Case {
     let held = p.taken("q", "a", json!({}), true).await;
-    let call = Call::new("POST", format!("/v1/workers/{}/heartbeat", p.name("w")), json!({}));
+    let call = Call::new("POST", format!("/v1/workers/{}/heartbeat", p.name("w")), beat());
     let name = p.name("w");
     let case = Case::of(call, move |found| found.other("workers", &name).is_some().into());
     case.holding(&[held]).repeats()
@@ -301,14 +301,12 @@ pub async fn heartbeat(p: &Prep<'_>) -> Case {
 
 pub async fn worker_removal(p: &Prep<'_>) -> Case {
     let held = p.taken("q", "a", json!({}), true).await;
-    p.lane.must("POST", format!("/v1/workers/{}/heartbeat", p.name("w")), json!({})).await;
+    p.lane.must("POST", format!("/v1/workers/{}/heartbeat", p.name("w")), beat()).await;
     let call = Call::new("DELETE", format!("/v1/workers/{}", p.name("w")), Value::Null);
     let name = p.name("w");
     let token = held.token.clone();
     let case = Case::of(call, move |found| {
-        let is_back =
-            found.later("a").iter().any(|one| one.token != token) || found.state("a") != Some("reserved");
-        (is_back && found.other("workers", &name).is_none()).into()
+        (!found.is_held("a", &token) && found.other("workers", &name).is_none()).into()
     });
     let case = case.with(|case| case.rules.breaks_holds = true);
     case.holding(&[held]).settling(false).repeats()

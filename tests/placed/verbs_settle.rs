@@ -93,7 +93,8 @@ pub async fn batch(p: &Prep<'_>, labels: &[&str], sealed: bool) -> String {
     let jobs: Vec<Value> = labels.iter().map(|label| p.job_for("q", label, json!({}))).collect();
     let end = p.job_for("after", "end", json!({}));
     let body = json!({"jobs": jobs, "on_finished": end, "sealed": sealed});
-    p.lane.must("POST", "/v1/batches", body).await["id"].as_str().unwrap().to_owned()
+    let create = Call::new("POST", "/v1/batches", body).keyed(p.name("batch"));
+    p.lane.must_at(&p.lane.near, &create).await["id"].as_str().unwrap().to_owned()
 }
 
 pub async fn commit_batch(p: &Prep<'_>) -> Case {

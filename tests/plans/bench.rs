@@ -8,8 +8,9 @@ use mongodb::{Client, Database};
 use tailback::job::settings::Defaults;
 use tailback::job::{Claim, QueueName, QueueSettings, Rules};
 use tailback::store::mongo::Mongo;
+use tailback::store::{Filter, Jobs as _};
 
-use crate::common::server::Place;
+use crate::common::server::{Place, until};
 use crate::common::stores::open_mongo;
 
 pub const JOBS: i64 = 100_000;
@@ -67,6 +68,11 @@ impl Bench {
     pub async fn insert(&self, documents: Vec<Document>) {
         let jobs = self.database.collection::<Document>("jobs");
         jobs.insert_many(documents).ordered(false).await.unwrap();
+    }
+
+    /// Looks for the first jobs, so that the index is built that serves this: a slow machine may take longer than a look waits for it.
+    pub async fn build_index(&self, filter: &Filter) {
+        until("the index is built", || async { self.store.find(filter, None, 1).await.is_ok() }).await;
     }
 
     pub async fn profile(&self, level: i32) {

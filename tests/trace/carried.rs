@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::common::server::{Place, Server};
 use crate::on_every_store;
-use crate::trace::receiver::{context, post_in, reserved, send_in};
+use crate::trace::receiver::{LONG_MS, context, post_in, reserved, send_in};
 
 on_every_store! {
     a_worker_gets_the_trace_of_the_push
@@ -41,7 +41,7 @@ async fn a_worker_gets_the_trace_of_the_push(place: &Place) {
             let headers: Vec<_> = headers.iter().copied().chain(key).collect();
             let (status, answer) = post_in(&server, path, &headers, body.clone()).await;
             assert!((200..300).contains(&status), "{path}: {answer}");
-            let jobs = server.reserve(queue, json!({"count": 10})).await;
+            let jobs = server.reserve(queue, json!({"count": 10, "lease_ms": LONG_MS})).await;
             assert!(!jobs.is_empty());
             for job in jobs {
                 let mut expected = json!({"traceparent": PARENT, "tracestate": "a=1,b=2"});
@@ -192,13 +192,13 @@ async fn what_a_job_leads_to_stays_in_its_trace(place: &Place) {
     assert_eq!(server.settle(&job, "rollback", json!({"delay_ms": 0})).await.0, 200);
     let job = reserved(&server, "second").await;
     assert_eq!((&job["headers"], &job["attempt"]), (&in_trace, &json!(2)));
-    assert_eq!(server.settle(&job, "extend", json!({"lease_ms": 60_000})).await.0, 200);
+    assert_eq!(server.settle(&job, "extend", json!({"lease_ms": LONG_MS})).await.0, 200);
     let own = context("01");
     let children = json!([{"queue": "children"}, {"queue": "own", "headers": {"traceparent": own}},
         {"queue": "children", "headers": {"x": 1}}]);
     let (status, answer) = server.settle(&job, "commit", json!({"push": children})).await;
     assert_eq!(status, 200, "{answer}");
-    let jobs = server.reserve("children", json!({"count": 2})).await;
+    let jobs = server.reserve("children", json!({"count": 2, "lease_ms": LONG_MS})).await;
     assert_eq!(jobs[0]["headers"], in_trace);
     assert_eq!(jobs[1]["headers"], json!({"traceparent": PARENT, "tracestate": "a=1", "x": 1}));
     assert_eq!(reserved(&server, "own").await["headers"], json!({"traceparent": own}));

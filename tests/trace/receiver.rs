@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -13,9 +14,9 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use reqwest::Method;
 use reqwest::header::HeaderValue;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::common::server::{Server, until};
+use crate::common::server::{PATIENCE, Server, until};
 
 /// The headers of a request, and the attributes of the service.
 pub type Said = (HeaderMap, Vec<(String, String)>);
@@ -133,9 +134,26 @@ pub async fn send_in(
     (status, response.json().await.unwrap_or(Value::Null))
 }
 
+/// For how long a job is reserved: longer than a test takes.
+pub const LONG_MS: u64 = 600_000;
+
+/// For how long a server that stops sends what is left.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// Stops a server to which so many requests have come, and returns whether all of them are here. Where it took longer than it may, some may
+/// be missing, for a while.
+pub async fn all_arrive(mut server: Server, receiver: &Receiver, requests: usize, began: Instant) -> bool {
+    let stopping = Instant::now();
+    assert!(server.terminate().await.success());
+    let arrived = receiver.spans().into_iter().filter(|span| span.kind == 2).count();
+    let is_late = stopping.elapsed() >= FLUSH && began.elapsed() < PATIENCE;
+    assert!(arrived == requests || is_late, "{arrived} of {requests} have come");
+    arrived == requests
+}
+
 /// The only job of a queue, reserved.
 pub async fn reserved(server: &Server, queue: &str) -> Value {
-    let jobs = server.reserve(queue, serde_json::json!({"wait_ms": 60_000})).await;
+    let jobs = server.reserve(queue, json!({"wait_ms": 60_000, "lease_ms": LONG_MS})).await;
     assert_eq!(jobs.len(), 1, "{jobs:?}");
     jobs[0].clone()
 }

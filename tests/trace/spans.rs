@@ -1,13 +1,17 @@
 //! Which spans are exported, and how they belong together.
 
+use std::time::Instant;
+
 use opentelemetry_proto::tonic::trace::v1::Span;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::common::cli;
-use crate::common::server::{Place, Server, command, metric, until};
+use crate::common::server::{Place, Server, command, connections, metric, until};
 use crate::on_every_store;
-use crate::trace::receiver::{Receiver, attribute, context, ids, post_in, reserved, send_in};
+use crate::trace::receiver::{
+    LONG_MS, Receiver, all_arrive, attribute, context, ids, post_in, reserved, send_in,
+};
 
 on_every_store! {
     one_trace_leads_through_the_queue
@@ -134,7 +138,8 @@ async fn a_worker_in_a_trace_of_its_own_is_linked_with_its_jobs(place: &Place) {
     assert_eq!(post_in(&server, "/v1/queues/first/jobs", &[("traceparent", &sent)], json!({})).await.0, 201);
     let worker = context("01");
     let in_worker = [("traceparent", &*worker), ("x-request-id", "the-reserve")];
-    let (_, answer) = post_in(&server, "/v1/queues/first/reserve", &in_worker, json!({})).await;
+    let ask = json!({"lease_ms": LONG_MS});
+    let (_, answer) = post_in(&server, "/v1/queues/first/reserve", &in_worker, ask).await;
     let job = &answer["jobs"][0];
     let reserve =
         receiver.span("the reserve", |span| attribute(span, "tailback.request_id") == "the-reserve").await;
@@ -157,14 +162,21 @@ async fn a_worker_in_a_trace_of_its_own_is_linked_with_its_jobs(place: &Place) {
 }
 
 async fn a_round_is_linked_with_the_requests_that_it_carries(place: &Place) {
-    let receiver = Receiver::start().await;
-    let server = Server::start_with(&place.url, &receiver.environment("0")).await;
-    // Of those that wait while the first round is under way, the next takes all.
+    let (receiver, points) = (Receiver::start().await, tempfile::tempdir().unwrap());
+    let faults = ("TAILBACK_FAULTS", points.path().to_str().unwrap());
+    let environment: Vec<_> = receiver.environment("0").into_iter().chain([faults]).collect();
+    let server = Server::start_with(&place.url, &environment).await;
+    // Of those that wait while the first round is under way, the next takes all. So it waits until all are there.
+    std::fs::write(points.path().join("round.begin"), "pause").unwrap();
     let contexts: Vec<String> = (0..64).map(|n| context(if n % 8 == 7 { "00" } else { "01" })).collect();
     let push = async |sent: &String| {
         assert_eq!(post_in(&server, "/v1/queues/q/jobs", &[("traceparent", sent)], json!({})).await.0, 201);
     };
-    futures::future::join_all(contexts.iter().map(push)).await;
+    let let_go = async {
+        until("all are there", || async { connections(&server).await >= 64.0 }).await;
+        std::fs::write(points.path().join("round.begin.go"), "").unwrap();
+    };
+    tokio::join!(futures::future::join_all(contexts.iter().map(push)), let_go);
     let requests = || receiver.spans().into_iter().filter(|span| span.kind == 2).collect::<Vec<Span>>();
     until("all requests", || async { requests().len() == 56 }).await;
     let rounds =
@@ -279,15 +291,19 @@ async fn lines_of_the_log_name_their_trace(place: &Place) {
 }
 
 async fn what_is_left_is_sent_at_the_end(place: &Place) {
-    let receiver = Receiver::start().await;
-    let mut server = Server::start_with(&place.url, &receiver.environment("0")).await;
-    let sent = context("01");
-    for _ in 0..20 {
-        assert_eq!(post_in(&server, "/v1/queues/q/jobs", &[("traceparent", &sent)], json!({})).await.0, 201);
+    let began = Instant::now();
+    loop {
+        let receiver = Receiver::start().await;
+        let server = Server::start_with(&place.url, &receiver.environment("0")).await;
+        let sent = context("01");
+        for _ in 0..20 {
+            let pushed = post_in(&server, "/v1/queues/q/jobs", &[("traceparent", &sent)], json!({})).await;
+            assert_eq!(pushed.0, 201);
+        }
+        if all_arrive(server, &receiver, 20, began).await {
+            return;
+        }
     }
-    assert!(server.terminate().await.success());
-    let requests = receiver.spans().into_iter().filter(|span| span.kind == 2).count();
-    assert_eq!(requests, 20);
 }
 
 async fn a_request_whose_client_leaves_has_a_span(place: &Place) {
@@ -295,7 +311,7 @@ async fn a_request_whose_client_leaves_has_a_span(place: &Place) {
     let server = Server::start_with(&place.url, &receiver.environment("0")).await;
     let sent = context("01");
     let headers = [("traceparent", &*sent), ("x-request-id", "the-left")];
-    let waiting = post_in(&server, "/v1/queues/nothing/reserve", &headers, json!({"wait_ms": 30_000}));
+    let waiting = post_in(&server, "/v1/queues/nothing/reserve", &headers, json!({"wait_ms": 60_000}));
     // The reserve waits for jobs that never come, and its client gives up.
     tokio::select! {
         answer = waiting => panic!("nothing is to be had: {answer:?}"),

@@ -254,7 +254,8 @@ impl Shared {
         });
         if !failed {
             // Another command of the store that was on its way took the fault: the caller tries again.
-            self.state.lock().unwrap().hits -= 1;
+            let mut state = self.state.lock().unwrap();
+            state.hits = state.hits.saturating_sub(1); // the plan may be another one by now
         }
         reply
     }
