@@ -4,16 +4,23 @@
 
 mod common;
 
+#[path = "conformance/support.rs"]
+#[allow(dead_code, reason = "written for the conformance cases")]
+mod support;
+
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::fleet::{Tally, browse, fleet, kill_9, push_many, text};
 use common::open_transaction::{FOR_AN_HOUR, OpenTransaction};
 use common::own_mongod::OwnMongod;
+use common::proxy::{Fault, Proxy};
 use common::server::{Place, SHIPPED_DEADLINE, Server, until};
+use common::stores::open_mongo;
 use mongodb::{Client, Database};
 use serde_json::{Value, json};
-use tailback::job::Timestamp;
+use tailback::job::{Rules, Timestamp};
+use tailback::store::{Jobs as _, Store as _};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 
@@ -312,11 +319,44 @@ async fn a_lapse_does_not_wait_for_a_transaction_on_another_job(_: &Place) {
     assert_eq!(freed[0]["id"], json!(id));
 }
 
-/// What only one store has: transactions of other programs that hold single jobs.
+/// A deadline that comes between the read of what has run out and the one of what is next.
+async fn a_deadline_that_comes_between_two_reads_is_next(place: &Place) {
+    let proxy = Proxy::before(&place.url).await;
+    let store = open_mongo(&proxy.url(&place.url)).await;
+    store.ping().await.unwrap();
+    let mut lease_ms = 1000;
+    loop {
+        support::push_one(&*store, support::job("q")).await;
+        let held = support::claim(&*store, support::ask_for("q", 1, lease_ms)).await.remove(0);
+        let first = proxy.next("find", "jobs", Fault::HoldAfter);
+        let looking = tokio::spawn({
+            let store = store.clone();
+            async move { store.overdue(10).await.unwrap() }
+        });
+        first.met().await;
+        until("the lease is over", || async { store.now().ok() > held.meta.reserved_until }).await;
+        first.release();
+        let overdue = looking.await.unwrap();
+        if overdue.changes.is_empty() {
+            assert!(overdue.next_in_ms.is_some(), "nothing is said to come");
+            break;
+        }
+        // The lease was over before the first read.
+        support::apply_all(&*store, overdue.changes, &Rules::default()).await;
+        lease_ms *= 4;
+    }
+    store.close().await;
+}
+
+/// What only one store has: transactions of other programs that hold single jobs, and two reads of what runs out.
 mod one_store {
     use super::*;
 
-    on_one_store! { mongo: a_lapse_does_not_wait_for_a_transaction_on_another_job }
+    on_one_store! {
+        mongo:
+        a_lapse_does_not_wait_for_a_transaction_on_another_job
+        a_deadline_that_comes_between_two_reads_is_next
+    }
 }
 
 on_every_store! {

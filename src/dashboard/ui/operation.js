@@ -122,7 +122,8 @@ function figures(operation) {
 }
 
 /**
- * Shows one operation, and keeps it true until it is over. `over` is called once it is, also where the first look finds it so, but not where the operation that is given was over.
+ * Shows one operation, and keeps it true until it is over. `over` is called once it is, also where the first look finds it so, but not
+ * where the operation that is given was over.
  * @param {string | Operation} from its id, or the operation itself
  * @param {AbortSignal} signal
  * @param {{over?: (operation: Operation) => void, close?: () => void}} [options] `close` adds a button that takes the card away
