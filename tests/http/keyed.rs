@@ -85,9 +85,7 @@ pub async fn what_is_replaced_wakes_a_waiter(place: &Place) {
     let held = server.reserve("from", json!({"lease_ms": 600_000})).await.remove(0);
     for queue in ["keyed", "together", "batch", "commit"] {
         let first = server.push(queue, of_queue(queue, 600_000)).await;
-        let looked = metric(&server, LOOKED).await;
-        let waiter = begin_reserve(&server, queue);
-        until("the waiter has looked", || async { metric(&server, LOOKED).await > looked }).await;
+        let waiter = waiting_reserve(&server, queue).await;
         let since = Instant::now();
         let now = job(queue, 0);
         let status = match queue {

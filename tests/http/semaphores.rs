@@ -166,12 +166,10 @@ pub async fn max_reserved_holds_and_a_settle_wakes(place: &Place) {
     let held = server.reserve("mail", json!({"count": 5})).await;
     assert_eq!(held.len(), 2);
     let since = Instant::now();
-    let waiter = begin_reserve(&server, "mail");
-    until_looked(&server, 2).await;
+    let waiter = waiting_reserve(&server, "mail").await;
     assert_eq!(server.settle(&held[0], "commit", json!({})).await.0, 200);
     assert_eq!(woken(since, waiter).await.len(), 1);
-    let waiter = begin_reserve(&server, "mail");
-    until_looked(&server, 3).await;
+    let waiter = waiting_reserve(&server, "mail").await;
     configure(&server, "mail", json!({"max_reserved": 3})).await;
     assert_eq!(woken(since, waiter).await.len(), 1);
 }

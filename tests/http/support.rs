@@ -91,6 +91,14 @@ pub fn begin_reserve(server: &Server, queue: &str) -> JoinHandle<(u16, Value)> {
     begin(server, &format!("/v1/queues/{queue}/reserve"), &[], json!({"wait_ms": LONG_MS}))
 }
 
+/// The same once it has looked in vain, where no other call claims meanwhile.
+pub async fn waiting_reserve(server: &Server, queue: &str) -> JoinHandle<(u16, Value)> {
+    let looked = metric(server, LOOKED).await;
+    let waiter = begin_reserve(server, queue);
+    until("the waiter has looked", || async { metric(server, LOOKED).await > looked }).await;
+    waiter
+}
+
 /// The ids of the jobs that a waiter got; it must have been woken.
 pub async fn woken(since: Instant, waiter: JoinHandle<(u16, Value)>) -> Vec<String> {
     let (status, answer) = waiter.await.unwrap();
