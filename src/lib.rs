@@ -1,6 +1,6 @@
-//! Tailback, a job queue server over HTTP/JSON whose jobs live in MongoDB.
+//! Tailback, a job queue server over HTTP/JSON whose jobs live in one SQLite file, or in MongoDB.
 //!
-//! The modules in reading order; each depends only on those below it:
+//! The modules in reading order; which may import which is in `tests/tidy/layers.rs`:
 //!
 //! - [`server`]: wiring and ordered shutdown. Read this first.
 //! - [`config`]: raw, then validated.

@@ -351,6 +351,41 @@ async fn bench_takes_its_key_as_other_commands_do() {
     );
 }
 
+/// They are chosen as the key is, and a command that `work` runs does not get the other ones.
+#[tokio::test]
+async fn authorities_come_from_a_named_profile_the_environment_or_the_default_profile() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let directory = tempfile::tempdir().unwrap();
+    let profiles = directory.path().join("profiles.toml");
+    let of = |name: &str, url: &str| format!("[{name}]\nurl = '{url}'\nca = '/none/{name}'\n");
+    let none = "https://127.0.0.1:1";
+    let text = [of("default", none), of("prod", none), of("here", &server.base)].concat();
+    std::fs::write(&profiles, text).unwrap();
+    let command = |arguments: &[&str], environment: &[(&str, &str)]| {
+        let mut command = cli::command("", arguments);
+        command.env("TAILBACK_PROFILES", &profiles).envs(environment.iter().copied());
+        command
+    };
+    let (ca, profile) = (("TAILBACK_CA", "/none/env"), ("TAILBACK_PROFILE", "prod"));
+    for (arguments, environment, which) in [
+        (&["queues"][..], &[("TAILBACK_CA", "")][..], "default"),
+        (&["queues"], &[ca], "env"),
+        (&["queues"], &[profile], "prod"),
+        (&["queues"], &[ca, profile], "env"),
+        (&["queues", "--profile", "prod"], &[ca], "prod"),
+        (&["queues", "--profile", "prod", "--ca", "/none/flag"], &[ca], "flag"),
+    ] {
+        let done = finish(command(arguments, environment)).await.with(2);
+        assert!(done.err.contains(&format!("/none/{which} cannot be read")), "{arguments:?}: {done:?}");
+    }
+    server.push("trusted", json!({"payload": 1})).await;
+    let script = "echo \"ca:${TAILBACK_CA-none}.\" >&2";
+    let work = ["work", "trusted", "--once", "--profile", "here", "--", "sh", "-c", script];
+    let done = finish(command(&work, &[ca])).await.with(0);
+    assert!(done.err.contains("ca:none."), "{done:?}");
+}
+
 /// A command of `work` that starts a server is not warned about what it was given.
 #[tokio::test]
 async fn variables_that_work_sets_are_not_warned_about() {

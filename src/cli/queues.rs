@@ -97,7 +97,7 @@ enum Action {
         #[command(flatten)]
         wait: Wait,
     },
-    /// Push copies of done and dead jobs.
+    /// Push copies of done jobs.
     Replay {
         /// The queue
         queue: String,

@@ -140,10 +140,12 @@ impl Access {
         let url = url.as_deref().unwrap_or(DEFAULT_URL);
         let is_elsewhere = self.is_elsewhere(flag, url, variable);
         let key = self.key(&own, is_elsewhere, variable)?;
-        // Among variables TAILBACK_KEY comes before a profile's key.
-        let has_other = self.profile.is_some() && (own.key.is_some() || own.key_file.is_some());
-        let ca = self.ca.clone().or(own.ca).or_else(|| variable("TAILBACK_CA").map(PathBuf::from));
-        let environment = self.environment(flag, is_elsewhere || has_other);
+        // Among variables TAILBACK_KEY and TAILBACK_CA come before what a profile has.
+        let is_named = self.profile.is_some();
+        let has_other_key = is_named && (own.key.is_some() || own.key_file.is_some());
+        let has_other_ca = is_named && own.ca.is_some();
+        let ca = self.ca(own.ca, variable);
+        let environment = self.environment(flag, is_elsewhere || has_other_key, has_other_ca);
         Ok(Target { environment, ..parse(url, &by, key.as_deref(), ca)? })
     }
 
@@ -199,8 +201,24 @@ impl Access {
         }
     }
 
+    /// Returns the file with what is trusted; `own` is that of the profile.
+    fn ca(&self, own: Option<PathBuf>, variable: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+        let of_environment = variable("TAILBACK_CA").map(PathBuf::from);
+        // As with the key: a profile that was named comes before the environment, another one after it.
+        let other = match self.profile {
+            Some(_) => own.or(of_environment),
+            None => of_environment.or(own),
+        };
+        self.ca.clone().or(other)
+    }
+
     /// Returns what makes a command that this one runs mean the same server, where flags have said which.
-    fn environment(&self, flag: Option<&str>, has_other_key: bool) -> Vec<(&'static str, Option<OsString>)> {
+    fn environment(
+        &self,
+        flag: Option<&str>,
+        has_other_key: bool,
+        has_other_ca: bool,
+    ) -> Vec<(&'static str, Option<OsString>)> {
         let mut environment = Vec::new();
         match (flag, &self.profile) {
             (Some(url), _) => environment.push(("TAILBACK_URL", Some(url.into()))),
@@ -213,8 +231,10 @@ impl Access {
         if has_other_key {
             environment.push(("TAILBACK_KEY", None));
         }
-        if let Some(ca) = &self.ca {
-            environment.push(("TAILBACK_CA", Some(ca.into())));
+        match &self.ca {
+            Some(ca) => environment.push(("TAILBACK_CA", Some(ca.into()))),
+            None if has_other_ca => environment.push(("TAILBACK_CA", None)),
+            None => {}
         }
         environment
     }

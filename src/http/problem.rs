@@ -97,7 +97,7 @@ codes! {
     BatchOfDuplicates = CONFLICT, false, "All jobs of the batch are duplicates";
     /// What is stored under this name cannot be read, because another program wrote it. Replace or delete it.
     Unreadable = CONFLICT, false, "What is stored cannot be read";
-    /// Unfinished jobs need the semaphore.
+    /// Jobs that are not done need the semaphore, dead ones too, or those that a schedule or the end of a batch is to push.
     SemaphoreInUse = CONFLICT, false, "The semaphore is in use";
     /// The queue has jobs; deleting it needs `force`.
     QueueNotEmpty = CONFLICT, false, "The queue is not empty";
@@ -133,7 +133,7 @@ codes! {
     StoreUnavailable = SERVICE_UNAVAILABLE, true, "The store is unavailable";
     /// The store's file is damaged, or its disk cannot be read; `detail` says what to do. The outcome of the call is unknown.
     StoreDamaged = SERVICE_UNAVAILABLE, false, "The store is damaged";
-    /// Too many requests are queued for the store; the request had no effect.
+    /// Too much is under way: requests for the store, memory, calls that wait, streams, connections. The request had no effect.
     Overloaded = SERVICE_UNAVAILABLE, true, "The server is overloaded";
     /// The server is shutting down.
     Draining = SERVICE_UNAVAILABLE, true, "The server is shutting down";

@@ -72,7 +72,7 @@ pub struct TrailStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrailReason {
-    /// A worker moved it.
+    /// A worker or an operator moved it.
     Moved,
     /// Its attempts were used up.
     Dead,

@@ -46,7 +46,8 @@ pub enum Lapsed {
     First,
 }
 
-/// A rate limit: at most `limit` deliveries in any window of `per_ms`.
+/// How much in a time. Of a queue: at most `limit` deliveries in any window of `per_ms`. Of an API key: `limit` requests at once, then
+/// one whenever its part of `per_ms` has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {

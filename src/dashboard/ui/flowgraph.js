@@ -10,7 +10,7 @@ import { layout } from './stages.js';
 /** Where the figures of a queue come from. @typedef {{figures: (name: string) => {counts: Record<string, number>, rates_per_s?: Record<string, number>, paused: boolean} | undefined}} Source */
 
 /** Why jobs go from one queue to another, in words. */
-export const WHY = { route: 'goes on by its route', moved: 'moved by its worker', dead: 'dead letters', redriven: 'redriven' };
+export const WHY = { route: 'goes on by its route', moved: 'moved', dead: 'dead letters', redriven: 'redriven' };
 
 const [WIDE, HIGH, GAP_X, GAP_Y] = [210, 66, 80, 34];
 const x = (/** @type {number} */ layer) => 12 + layer * (WIDE + GAP_X);

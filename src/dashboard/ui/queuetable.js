@@ -24,7 +24,7 @@ const COLUMNS = /** @type {(import('./table.js').Column & {of?: (row: Row) => nu
     class: 'num',
     sort: 'desc',
     of: (row) => row.finished,
-    title: 'Committed, or moved to another queue by a worker',
+    title: 'Committed, or moved to another queue',
   },
   { id: 'failed', label: 'Failed', class: 'num w1', sort: 'desc', of: (row) => row.failed },
   { id: 'spark', label: 'Finished, 15 min', class: 'c-spark w2', title: 'Jobs finished, over the last 15 minutes' },

@@ -17,7 +17,7 @@ use crate::queue::meter::Event;
 use crate::queue::{Attention, Figures, QueueFigures, Queues, TotalLoad};
 use crate::store::{Counts, Load};
 
-/// How many jobs are in each state, at most a second ago; with `exact=true` now.
+/// How many jobs are in each state, about a second ago, longer where counting takes long; with `exact=true` now.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = JobCounts)]
 pub struct CountsView {
