@@ -241,7 +241,8 @@ fn main() -> ExitCode {
     match run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            cli::note(&secret::mask(&format!("{error:#}")));
+            // It may quote what others have stored.
+            cli::note(&cli::shown_lines(&secret::mask(&format!("{error:#}"))));
             let of_failure = error.downcast_ref::<cli::Failure>().map(cli::Failure::code);
             ExitCode::from(if error.is::<ConfigError>() { 2 } else { of_failure.unwrap_or(1) })
         }
@@ -356,7 +357,7 @@ fn run(command: Command) -> anyhow::Result<()> {
 
 /// Prints what was done with keys. The text of a key is nowhere else: that it was not read is a failure.
 fn show(done: &keys::Done) -> anyhow::Result<()> {
-    let text = format!("{}\n", done.text);
+    let text = format!("{}\n", cli::shown_lines(&done.text));
     match &done.unless_read {
         None => Ok(cli::print(&text)?),
         Some(unless_read) => {

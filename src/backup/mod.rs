@@ -28,7 +28,7 @@ pub use self::lost::count_lost;
 pub use self::read::Backup;
 pub use self::restore::restore;
 pub use self::tally::{Tally, Verdict};
-pub use self::write::Output;
+pub use self::write::{Output, check_apart};
 use crate::job::Job;
 use crate::store::picture::{Found, Item, Kind, Picture, Spoiled};
 use crate::transfer::Progress;

@@ -1,8 +1,9 @@
 //! Where a backup is written to.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -12,6 +13,8 @@ use sha2::{Digest as _, Sha256};
 const PRIVATE: u32 = 0o600;
 /// How much is written at once.
 const BUFFER: usize = 1 << 20;
+/// What the names of a store's files have behind that of the database: itself, its log and journal, and the lock of its server.
+const OF_STORE: [&str; 5] = ["", "-wal", "-shm", "-journal", "-lock"];
 
 /// A backup that is being written. A file is complete or not there: until its end it has another name.
 pub struct Output {
@@ -84,9 +87,9 @@ impl Output {
         Self { to: BufWriter::with_capacity(BUFFER, to), sum: Sha256::new(), file }
     }
 
-    /// Returns whether there is a file under a preliminary name, which is to be removed unless it is completed.
-    pub fn is_partial(&self) -> bool {
-        self.file.is_some()
+    /// Returns whether what is written to this path is a file under a preliminary name until its end, to be removed unless it is completed.
+    pub fn is_partial(path: &Path) -> bool {
+        !std::fs::metadata(path).is_ok_and(|there| !there.is_file())
     }
 
     /// Writes a line.
@@ -117,6 +120,44 @@ impl Output {
             .and_then(|folder| folder.sync_all())
             .context("the backup's folder cannot be synced")
     }
+}
+
+/// Fails where a backup would replace a file of the store that it is taken of.
+pub fn check_apart(to: &Path, store: &Path) -> anyhow::Result<()> {
+    // The files beside it are named after the file itself.
+    let store = behind_links(store).unwrap_or_else(|_| store.to_owned());
+    for end in OF_STORE {
+        let mut file = store.clone().into_os_string();
+        file.push(end);
+        if is_same_file(to, Path::new(&file)) {
+            bail!(
+                "--out: {} is a file of the store that is exported, {}: name another one",
+                to.display(),
+                file.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether both paths lead to one file; where neither is there yet, whether they would.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (identity(one), identity(other)) {
+        (None, None) => place(one).is_some_and(|one| place(other) == Some(one)),
+        (one, other) => one == other,
+    }
+}
+
+/// Returns what a file that is there has alone, whatever its names are.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|there| (there.dev(), there.ino()))
+}
+
+/// Returns the folder of a file that need not be there, and its name in it.
+fn place(path: &Path) -> Option<((u64, u64), OsString)> {
+    let path = behind_links(path).ok()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some((identity(folder)?, path.file_name()?.to_owned()))
 }
 
 /// Returns what a path leads to, whether it is there or not.

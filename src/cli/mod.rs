@@ -44,7 +44,7 @@ pub use self::help::documented;
 pub use self::job::unclear;
 use self::out::Out;
 pub use self::out::{note, print, write};
-pub use self::shown::shown_words;
+pub use self::shown::{shown_lines, shown_words};
 use self::target::Options;
 pub(crate) use self::target::{Access, Target};
 

@@ -135,7 +135,8 @@ pub fn write(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Prints a note for a person beside the output, on standard error.
+/// Prints a note for a person beside the output, on standard error. What others have written in it must be shown as by
+/// [`shown_lines`](super::shown_lines).
 pub fn note(text: &str) {
     // A failure here cannot be reported.
     let _ = writeln!(std::io::stderr().lock(), "tailback: {text}");

@@ -2,6 +2,7 @@
 //!
 //! A store reads it from one snapshot beside whatever else goes on, kind by kind in the order of [`Kind::ALL`], and hands it over page
 //! by page, so that neither side needs more memory than a few pages. What another program has spoiled is named, never left out silently.
+//! Where nothing else is written, as while a restore is compared with its backup, it needs no snapshot: see [`Isolation`].
 
 use tokio::sync::mpsc;
 
@@ -191,6 +192,16 @@ enum Message {
     End,
 }
 
+/// What a picture shows of what is written while it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// Nothing: it is of one moment, for as long as the database keeps that.
+    Snapshot,
+    /// What is committed when each part of it is read, however long all of it takes: for a store to which no other process writes. What
+    /// a database forgets by itself meanwhile may be in it or not.
+    ReadCommitted,
+}
+
 /// All that a store kept at one moment. See the module's documentation.
 pub struct Picture {
     at: Timestamp,
@@ -205,7 +216,7 @@ impl Picture {
         (Self { at, is_part, pages }, Pages { to, page: PageBuilder::new(PAGE) })
     }
 
-    /// Returns the moment, by the store's clock.
+    /// Returns the moment, by the store's clock; without a snapshot that of its beginning.
     pub fn at(&self) -> Timestamp {
         self.at
     }

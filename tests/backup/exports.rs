@@ -1,14 +1,14 @@
 //! Exports: into what, beside what, and for how long.
 
 use std::io::Read as _;
-use std::path::Path;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use mongodb::Client;
-use mongodb::bson::doc;
 use serde_json::{Value, json};
 
-use super::support::{Folder, lines, of_kind, refused, restore, run, tailback};
+use super::support::{Folder, is_past, lines, moment, of_kind, refused, restore, run, tailback};
 use crate::common::own_mongod::OwnMongod;
 use crate::common::server::{PATIENCE, Place, Server, command, until};
 use crate::common::signal::{self, Signal};
@@ -52,6 +52,50 @@ async fn only_a_regular_file_is_replaced() {
     }
     let left = std::fs::read_dir(&directory).unwrap().count() + folder.names().len();
     assert_eq!(left, 2 + 4, "no partial file is left");
+}
+
+/// A backup never replaces a file of the store that it is taken of, whatever name of that is given.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_files_of_the_store_are_not_replaced() {
+    let (place, folder) = (Place::sqlite().await, Folder::new());
+    let path = place.url.strip_prefix("sqlite:").unwrap();
+    let mut server = Server::start(&place.url).await;
+    let id = server.push("plain", json!({"payload": 1})).await;
+    let export = |to: &Path| tailback(&["export", "--store", &place.url, "--out", to.to_str().unwrap()]);
+    let link = folder.file("link");
+    std::os::unix::fs::symlink(path, &link).unwrap();
+    let own = ["", "-wal", "-shm", "-lock"].map(|end| PathBuf::from(format!("{path}{end}")));
+    for to in own.iter().chain([&link]) {
+        let told = refused(export(to)).await;
+        assert!(told.contains("--out") && told.contains("a file of the store"), "{}: {told}", to.display());
+    }
+    assert_eq!(folder.names(), ["link"], "no partial file is left");
+    assert!(server.terminate().await.success());
+    // The log is not there now, and what is there under its name would be taken for it.
+    let told = refused(export(&own[1])).await;
+    assert!(told.contains("a file of the store"), "{told}");
+    let server = Server::start(&place.url).await;
+    assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.0, 200);
+    let (done, told) = run(export(&folder.file("all.jsonl"))).await;
+    assert!(done, "{told}");
+}
+
+/// A signal that comes before the store is reached leaves no partial file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_before_the_store_is_reached_leaves_no_file() {
+    let folder = Folder::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // it takes connections, and never replies
+    let url = format!("mongodb://{}/tailback?replicaSet=rs0", silent.local_addr().unwrap());
+    let file = folder.file("all.jsonl");
+    let mut export = tailback(&["export", "--store", &url, "--out", file.to_str().unwrap()]);
+    let export = export.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    until("it has begun", || async { !folder.names().is_empty() }).await;
+    signal::send(export.id(), Signal::SIGINT);
+    let ended = tokio::task::spawn_blocking(move || export.wait_with_output().unwrap());
+    let ended = tokio::time::timeout(PATIENCE, ended).await.expect("it does not end").unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success() && told.contains("SIGINT"), "{told}");
+    assert!(folder.names().is_empty(), "{:?}", folder.names());
 }
 
 /// A signal ends an export whose output nobody takes.
@@ -128,13 +172,10 @@ async fn an_export_that_takes_too_long_says_what_to_do() {
     let _ = out.read(&mut [0; 1]).unwrap();
     let client = Client::with_uri_str(mongod.url()).await.unwrap();
     let database = client.default_database().unwrap();
-    let moment =
-        database.run_command(doc! { "ping": 1 }).await.unwrap().get_timestamp("operationTime").unwrap();
+    let begun = moment(&database).await;
     until("the moment has passed out of the history", || async {
         server.push("later", json!({"payload": 1})).await;
-        let concern = doc! { "level": "snapshot", "atClusterTime": moment };
-        let read = doc! { "find": "jobs", "limit": 1, "readConcern": concern };
-        database.run_command(read).await.is_err_and(|error| error.to_string().contains("SnapshotTooOld"))
+        is_past(&database, begun).await
     })
     .await;
     std::io::copy(&mut out, &mut std::io::sink()).unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::support::{Folder, Home, export, import, put, refused, restore, tailback};
+use super::support::{Folder, Home, export, import, lines, put, refused, restore, run, tailback};
 use crate::common::server::{Place, Server};
 
 /// A file with these lines between a head and an end that counts them, or with lines that are no backup at all.
@@ -100,6 +100,34 @@ async fn hostile_files_are_refused_by_their_line() {
         assert!(!Path::new(target.url.strip_prefix("sqlite:").unwrap()).exists(), "{cut}");
     }
     restore(&target, &file).await;
+}
+
+/// What others have chosen, and a terminal would obey, is escaped in what the commands print.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_a_terminal_would_obey_are_escaped() {
+    let (place, folder) = (Place::sqlite().await, Folder::new());
+    let (file, bad) = (folder.file("all.jsonl"), folder.file("bad.jsonl"));
+    let mut server = Server::start(&place.url).await;
+    for key in ["\u{1b}]0;owned\u{7}", "plain"] {
+        server.push("mail", json!({"payload": 1, "key": key})).await;
+    }
+    assert!(server.terminate().await.success());
+    export(&place, &file).await;
+    let mut all = lines(&file);
+    let is_key = |n: &usize| all[*n].starts_with("{\"kind\":\"key\",");
+    let keys: Vec<usize> = (0..all.len()).filter(is_key).collect();
+    all.swap(keys[0], keys[1]);
+    std::fs::write(&bad, all.join("\n") + "\n").unwrap();
+    let told = refused(tailback(&["import", "--dry-run", "--in", bad.to_str().unwrap()])).await;
+    let expected = "the key mail/\\u{1b}]0;owned\\u{7} is there twice, or not in its place";
+    assert!(told.contains(expected) && !told.contains(['\u{1b}', '\u{7}']), "{told:?}");
+
+    let name = "for\u{202e}eyes";
+    let create = ["keys", "create", "--store", &place.url, "--name", name, "--scope", "read"];
+    let (done, told) = run(tailback(&create)).await;
+    assert!(done, "{told}");
+    let (done, told) = run(tailback(&["keys", "list", "--store", &place.url])).await;
+    assert!(done && told.contains("for\\u{202e}eyes") && !told.contains('\u{202e}'), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,8 +11,11 @@ use tailback::store::fence::{Fence, behind};
 use tailback::store::{Access as _, Imported, RestoreMark, Semaphores as _, Store as _, Transfer as _};
 
 use super::support::{
-    Folder, export, import, indexed, keyed, lines, of_kind, refused, restore, run, tailback,
+    Folder, export, import, indexed, is_past, keyed, lines, moment, of_kind, refused, restore, run, tailback,
 };
+use crate::common::fail_point;
+use crate::common::own_mongod::OwnMongod;
+use crate::common::rare_indexes::make;
 use crate::common::server::{Place, Server, command, until};
 use crate::common::stores::open_mongo;
 
@@ -120,6 +123,41 @@ pub async fn what_a_restore_sent_before_it_was_taken_over_is_not_stored(from: &P
     let there = store.export(None, 10).await.unwrap();
     let there: Vec<_> = there.iter().map(|job| &job.meta.id).collect();
     assert_eq!(there, [&jobs[0].meta.id], "no other job is there");
+}
+
+/// The comparison at the end of a restore may take longer than MongoDB keeps the past, and an index may be built beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_comparison_that_takes_long_is_completed() {
+    const HELD: Duration = Duration::from_secs(6);
+    let (source, folder) = (Place::sqlite().await, Folder::new());
+    let file = folder.file("all.jsonl");
+    let mut server = Server::start(&source.url).await;
+    for _ in 0..2 {
+        let jobs: Vec<Value> = (0..1000).map(|n| json!({"payload": n})).collect();
+        assert_eq!(server.post("/v1/queues/plain/jobs/batch", json!({"jobs": jobs})).await.0, 200);
+    }
+    assert!(server.terminate().await.success());
+    export(&source, &file).await;
+    let mongod = OwnMongod::with_parameters(&["enableTestCommands=1"]).await;
+    let client = Client::with_uri_str(mongod.url()).await.unwrap();
+    let database = client.default_database().unwrap();
+    // Nothing before the comparison reads more jobs than one reply has.
+    let held = fail_point::hold(&client, "getMore", "tailback.jobs", HELD).await;
+    let importing = tokio::spawn(run(import(&mongod.url(), &file)));
+    until("the comparison is held", || async { held.has_come().await || importing.is_finished() }).await;
+    let begun = moment(&database).await;
+    let none = doc! { "setParameter": 1, "minSnapshotHistoryWindowInSeconds": 0 };
+    client.database("admin").run_command(none).await.unwrap();
+    let other = client.database("other").collection::<Document>("other");
+    until("the moment has passed out of the history, or it is over", || async {
+        other.insert_one(doc! {}).await.unwrap();
+        is_past(&database, begun).await || importing.is_finished()
+    })
+    .await;
+    make(&database, &["group"]).await;
+    let (done, told) = importing.await.unwrap();
+    assert!(done && told.contains("verified"), "{told}");
+    assert!(held.has_come().await, "the comparison was not held");
 }
 
 /// A store whose restore has not ended is neither served, exported, copied nor given keys.

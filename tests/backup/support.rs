@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use mongodb::Client;
+use mongodb::bson::{Timestamp, doc};
+use mongodb::{Client, Database};
 use serde_json::{Value, json};
 
 use crate::common::own_mongod::OwnMongod;
@@ -55,6 +56,19 @@ pub async fn indexed(place: &Place) {
         let client = Client::with_uri_str(&place.url).await.unwrap();
         make(&client.default_database().unwrap(), &RARE).await;
     }
+}
+
+/// The moment that a snapshot shows which is taken now.
+pub async fn moment(database: &Database) -> Timestamp {
+    let pong = database.run_command(doc! { "ping": 1 }).await.unwrap();
+    pong.get_timestamp("operationTime").unwrap()
+}
+
+/// Whether MongoDB cannot read this moment any more.
+pub async fn is_past(database: &Database, moment: Timestamp) -> bool {
+    let concern = doc! { "level": "snapshot", "atClusterTime": moment };
+    let read = doc! { "find": "jobs", "limit": 1, "readConcern": concern };
+    database.run_command(read).await.is_err_and(|error| error.to_string().contains("SnapshotTooOld"))
 }
 
 /// A folder for backups.

@@ -1,6 +1,7 @@
 //! The fail point `failCommand` of a mongod that runs with `enableTestCommands=1`.
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
@@ -50,6 +51,27 @@ impl FailPoint {
             drop((in_use, alone));
         });
     }
+}
+
+/// A command that the mongod holds back.
+pub struct Held(Client);
+
+impl Held {
+    /// Whether it has come: it waits, or has waited.
+    pub async fn has_come(&self) -> bool {
+        let wait = doc! { "waitForFailPoint": "failCommand", "timesEntered": 1_i64, "maxTimeMS": 200 };
+        self.0.database("admin").run_command(wait).await.is_ok()
+    }
+}
+
+/// Holds back the next command of this name on this collection (`DATABASE.COLLECTION`) for so long, and runs it then: on a mongod
+/// of a test's own, whose first fault it is.
+pub async fn hold(control: &Client, command: &str, namespace: &str, time: Duration) -> Held {
+    let time_ms = i64::try_from(time.as_millis()).unwrap();
+    let mut data = doc! { "blockConnection": true, "blockTimeMS": time_ms };
+    data.extend(doc! { "failCommands": [command], "namespace": namespace });
+    fail_command(control, doc! { "mode": { "times": 1 }, "data": data }).await;
+    Held(control.clone())
 }
 
 /// A client of the mongod itself, past all that a driver does to find a primary.

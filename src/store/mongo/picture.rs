@@ -2,7 +2,10 @@
 //!
 //! Every read is of one session with the read concern `snapshot`: MongoDB chooses the moment at the first read, and answers all others as of
 //! that moment, over all collections. It keeps the past for `minSnapshotHistoryWindowInSeconds`, 300 by default: what takes longer
-//! ends with an error that says so.
+//! ends with an error that says so, and so may one beside which an index is built.
+//!
+//! Where nothing else is written, the read concern `majority` does as well ([`Isolation::ReadCommitted`]): a cursor in the order of `_id` survives
+//! the end of that past and the build of another index, and returns each document that stays once.
 
 use std::collections::HashSet;
 
@@ -38,7 +41,7 @@ use crate::store::mongo::operations;
 use crate::store::mongo::schedules;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transfer;
-use crate::store::picture::{Item, Kind, Pages, Picture, PictureError, Spoiled};
+use crate::store::picture::{Isolation, Item, Kind, Pages, Picture, PictureError, Spoiled};
 use crate::store::settings::valid_version;
 use crate::store::{Memo, MemoKind, Result, StoreError, StoredSettings, chain};
 
@@ -109,38 +112,42 @@ fn settings(found: &Document) -> Result<Item> {
 }
 
 /// Begins to read a database.
-pub async fn picture(options: MongoOptions) -> Result<Picture, PictureError> {
+pub async fn picture(options: MongoOptions, isolation: Isolation) -> Result<Picture, PictureError> {
     let connection = Connection::new(options);
     if let Some(reason) = connection.diagnose().await {
         return Err(reason.into());
     }
-    let begun = begin(&connection).await;
-    let (mut snapshot, is_part) = match begun {
+    let begun = begin(&connection, isolation).await;
+    let (mut reader, is_part) = match begun {
         Ok(begun) => begun,
         Err(error) => {
             connection.close().await;
             return Err(error);
         }
     };
-    let (picture, mut pages) = Picture::new(snapshot.at(), is_part);
+    let (picture, mut pages) = Picture::new(reader.at(), is_part);
     tokio::spawn(async move {
-        let outcome = snapshot.read_all(&connection, &mut pages).await;
+        let outcome = reader.read_all(&connection, &mut pages).await;
         pages.end(outcome).await;
-        drop(snapshot);
+        drop(reader);
         connection.close().await;
     });
     Ok(picture)
 }
 
-/// Returns one moment of a database, and whether there was a part of a backup at that.
-async fn begin(connection: &Connection) -> Result<(Snapshot, bool), PictureError> {
+/// Begins to read a database, and returns whether there is a part of a backup in it.
+async fn begin(connection: &Connection, isolation: Isolation) -> Result<(Reader, bool), PictureError> {
     let database = connection.database().await?.clone();
-    let session =
-        database.client().start_session().snapshot(true).await.map_err(fault).map_err(PictureError::from)?;
-    let mut snapshot = Snapshot { database, session };
-    let mut made = snapshot.find(connection, "migrations", Document::new()).await?;
+    let session = database.client().start_session().snapshot(isolation == Isolation::Snapshot);
+    let session = session.await.map_err(fault).map_err(PictureError::from)?;
+    let began = match isolation {
+        Isolation::Snapshot => Timestamp::default(), // MongoDB chooses the moment
+        Isolation::ReadCommitted => now(connection, &database).await?,
+    };
+    let mut reader = Reader { database, session, isolation, began };
+    let mut made = reader.find(connection, "migrations", Document::new()).await?;
     let mut count = 0;
-    while snapshot.advance(connection, &mut made).await?.is_some() {
+    while reader.advance(connection, &mut made).await?.is_some() {
         count += 1;
     }
     let refused = |why: String| Err(PictureError::Refused(why));
@@ -160,11 +167,19 @@ async fn begin(connection: &Connection) -> Result<(Snapshot, bool), PictureError
             known.nth(count).unwrap_or_default()
         )),
         _ => {
-            let mut mark = snapshot.find(connection, META, doc! { "_id": "restoring" }).await?;
-            let is_part = snapshot.advance(connection, &mut mark).await?.is_some();
-            Ok((snapshot, is_part))
+            let mut mark = reader.find(connection, META, doc! { "_id": "restoring" }).await?;
+            let is_part = reader.advance(connection, &mut mark).await?.is_some();
+            Ok((reader, is_part))
         }
     }
+}
+
+/// Returns what MongoDB's clock shows.
+async fn now(connection: &Connection, database: &Database) -> Result<Timestamp> {
+    let hello = async { database.run_command(doc! { "hello": 1 }).await.map_err(fault) };
+    let hello = connection.within(hello).await?;
+    let local_time = hello.get_datetime("localTime").map_err(StoreError::internal)?;
+    Ok(Timestamp::from_millis(local_time.timestamp_millis()))
 }
 
 /// Returns what is stored where a name should be.
@@ -201,22 +216,30 @@ fn failed(error: Error) -> PictureError {
     }
 }
 
-/// One moment of a database.
-struct Snapshot {
+/// Reads a database, all of it in one session.
+struct Reader {
     database: Database,
     session: ClientSession,
+    isolation: Isolation,
+    /// When it began, where the session has no moment.
+    began: Timestamp,
 }
 
-impl Snapshot {
-    /// Returns the moment, to the second.
+impl Reader {
+    /// Returns the moment that it shows, to the second, or when it began.
     fn at(&self) -> Timestamp {
-        let seconds = self.session.snapshot_time().map_or(0, |at| at.time);
-        Timestamp::from_millis(i64::from(seconds) * 1000)
+        let moment = self.session.snapshot_time();
+        moment.map_or(self.began, |at| Timestamp::from_millis(i64::from(at.time) * 1000))
     }
 
     fn collection(&self, name: &str) -> Collection<Stored> {
-        // Without it the driver would ask for the concern of the client, and MongoDB would choose no moment.
-        let options = CollectionOptions::builder().read_concern(ReadConcern::snapshot()).build();
+        let concern = match self.isolation {
+            // Without it the driver would ask for the concern of the client, and MongoDB would choose no moment.
+            Isolation::Snapshot => ReadConcern::snapshot(),
+            // A failover takes nothing back of what was compared.
+            Isolation::ReadCommitted => ReadConcern::majority(),
+        };
+        let options = CollectionOptions::builder().read_concern(concern).build();
         self.database.collection_with_options(name, options)
     }
 
