@@ -20,6 +20,7 @@ use super::queryless::Queryless;
 use super::{AppState, session};
 use crate::job::{Caller, QueueName, Scope, SecretHash, Timestamp};
 use crate::queue::{self, Credential, Permit, Queues, Recognised, Shown};
+use crate::store::hold;
 
 /// What the configuration says about access.
 #[derive(Debug, Clone, Copy)]
@@ -265,15 +266,16 @@ pub async fn guarded<F: Future<Output = Response>>(
             let may_act = is_of_operator || may_be_act(&request, route);
             let actor = may_act.then(|| actor(&request, &granted));
             let mut act = actor.clone().filter(|_| is_of_operator).map(|actor| Act::new(&request, actor));
-            let mut response = match actor {
-                Some(actor) => queue::acting(actor, run(request)).await,
-                None => run(request).await,
+            let in_flight = permit.map(|permit| InFlight(Arc::new(permit)));
+            // What goes on where the client leaves keeps the place; most keys have no limit that needs one.
+            let mut response = match (actor, in_flight.clone()) {
+                (Some(actor), place) => queue::acting(actor, hold::keeping(place, run(request))).await,
+                (None, Some(place)) => hold::keeping(place, run(request)).await,
+                (None, None) => run(request).await,
             };
             act.iter_mut().for_each(|act| act.status = Some(response.status()));
             // It is in flight until its client has read it, which is seen where it is sent.
-            permit
-                .into_iter()
-                .for_each(|permit| drop(response.extensions_mut().insert(InFlight(Arc::new(permit)))));
+            in_flight.into_iter().for_each(|place| drop(response.extensions_mut().insert(place)));
             response
         }
         Err(problem) => problem.into_response(),

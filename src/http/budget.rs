@@ -15,11 +15,11 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::{Code, Problem};
 use crate::queue::{NO_ROOM, Room};
-use crate::store::hold::Hold;
+use crate::store::hold::{self, Hold};
 
 /// Up to this a body, or a response, is small.
 pub const SMALL: usize = 64 << 10;
@@ -54,8 +54,8 @@ struct Shared {
     /// The part of that which working on large bodies takes beside the bodies.
     working: AtomicUsize,
     turns: Arc<Semaphore>,
-    pages: Semaphore,
-    scans: Semaphore,
+    pages: Arc<Semaphore>,
+    scans: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -88,6 +88,16 @@ pub struct Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.shared.responses.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// The turn to read a list: given back when this is dropped, and the last read in it is over.
+pub struct Turn(Arc<OwnedSemaphorePermit>);
+
+impl Turn {
+    /// Reads in this turn. Where the caller leaves and the read goes on, the turn lasts as long.
+    pub fn during<T>(&self, read: impl Future<Output = T>) -> impl Future<Output = T> {
+        hold::keeping(self.0.clone(), read)
     }
 }
 
@@ -139,16 +149,15 @@ impl Budget {
     /// Returns a budget of so many bytes.
     pub fn new(limit: usize) -> Self {
         let none = AtomicUsize::default;
-        let (turns, pages, scans) =
-            (Arc::new(Semaphore::new(TURNS)), Semaphore::new(PAGES), Semaphore::new(1));
+        let turns = |count: usize| Arc::new(Semaphore::new(count));
         Self(Arc::new(Shared {
             limit,
             bodies: none(),
             responses: none(),
             working: none(),
-            turns,
-            pages,
-            scans,
+            turns: turns(TURNS),
+            pages: turns(PAGES),
+            scans: turns(1),
         }))
     }
 
@@ -200,24 +209,25 @@ impl Budget {
     }
 
     /// Waits for the turn to read a page of jobs.
-    pub async fn page(&self) -> Result<SemaphorePermit<'_>, Problem> {
+    pub async fn page(&self) -> Result<Turn, Problem> {
         self.page_within(TURN_WAIT).await
     }
 
-    async fn page_within(&self, wait: Duration) -> Result<SemaphorePermit<'_>, Problem> {
+    async fn page_within(&self, wait: Duration) -> Result<Turn, Problem> {
         self.turn(&self.0.pages, wait).await
     }
 
     /// Waits for the turn to read a list of which most may not be shown: that may take long, and must not keep pages waiting.
-    pub async fn scan(&self) -> Result<SemaphorePermit<'_>, Problem> {
+    pub async fn scan(&self) -> Result<Turn, Problem> {
         self.turn(&self.0.scans, TURN_WAIT).await
     }
 
-    async fn turn<'a>(&self, of: &'a Semaphore, wait: Duration) -> Result<SemaphorePermit<'a>, Problem> {
+    async fn turn(&self, of: &Arc<Semaphore>, wait: Duration) -> Result<Turn, Problem> {
         self.check()?;
         let late = || Problem::new(Code::Overloaded, "too many lists are being read");
-        let turn = tokio::time::timeout(wait, of.acquire()).await;
-        turn.ok().and_then(Result::ok).ok_or_else(late)
+        let turn = tokio::time::timeout(wait, of.clone().acquire_owned()).await;
+        let turn = turn.ok().and_then(Result::ok).ok_or_else(late)?;
+        Ok(Turn(Arc::new(turn)))
     }
 
     /// Returns an account for the body of a request.
@@ -395,6 +405,17 @@ mod tests {
         assert_eq!(late.err().map(|problem| problem.status()), Some(503));
         turns.pop();
         assert!(budget.page().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_turn_lasts_as_long_as_what_is_read_in_it() {
+        let budget = Budget::new(1 << 20);
+        let turn = budget.scan().await.unwrap();
+        let goes_on = turn.during(async { hold::held() }).await;
+        drop(turn);
+        assert_eq!((goes_on.is_some(), budget.0.scans.available_permits()), (true, 0));
+        drop(goes_on);
+        assert_eq!(budget.0.scans.available_permits(), 1);
     }
 
     #[test]

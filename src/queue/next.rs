@@ -21,7 +21,7 @@ use super::{Error, Queues, ReserveAsk, Result};
 use crate::faults;
 use crate::job::state::Verb;
 use crate::job::transition::{Operation, Outcome};
-use crate::job::{Claim, Ended, Job, JobId, Mark, QueueName, QueuePattern, Reach, Timestamp, Visible};
+use crate::job::{Claim, Ended, Job, JobId, Mark, QueueName, QueuePattern, Reach, State, Timestamp, Visible};
 use crate::store::hold;
 use crate::store::{Applied, Change, Denied, StoreError, TakeAsk, Taken};
 
@@ -123,6 +123,7 @@ impl Queues {
             changes: 0..0,
             marks: marks.to_vec(),
             queue,
+            within: next.within.clone(),
             count: ask.count,
             lease_ms: ask.lease_ms,
             worker: ask.worker.clone(),
@@ -167,6 +168,21 @@ impl Queues {
         Ok(queues)
     }
 
+    /// Returns the queues of the jobs that these settles hold. What is not held any more may be where the caller must not know of; with its
+    /// settle nothing is taken.
+    pub async fn queues_of_held(&self, settles: &[Settle]) -> Result<Vec<QueueName>> {
+        let mut queues = Vec::with_capacity(settles.len());
+        for settles in settles.chunks(READ_AT_ONCE) {
+            let ids: Vec<JobId> = settles.iter().map(|settle| settle.id.clone()).collect();
+            let jobs = self.0.store.get(&ids).await?;
+            queues.extend(jobs.into_iter().zip(settles).filter_map(|(job, settle)| {
+                let meta = job?.ok()?.meta;
+                (meta.state == State::Reserved && meta.claim == settle.claim).then_some(meta.queue)
+            }));
+        }
+        Ok(queues)
+    }
+
     /// Refuses a request for the next jobs that is not valid.
     fn check_next(&self, next: &NextAsk, settles: &[Settle]) -> Result<()> {
         if !settles.is_empty() && settles.iter().all(|settle| ending(settle).is_none()) {
@@ -206,7 +222,7 @@ impl Queues {
         match self.taken_before(&doubtful, &own, &next).await {
             Ok((jobs, _)) if jobs.is_empty() => {}
             Ok((mut jobs, _turn)) => {
-                self.prove(&mut settled, &claims, &marks, &jobs).await;
+                self.prove(&mut settled, &claims, &marks, &jobs, &next.within).await;
                 // Its response is that the reservation is lost. The jobs stay as they are: the first call, or another repeat, may have
                 // handed them to its client.
                 if matches!(&*settled, [Err(Error::ReservationLost { .. })]) {
@@ -367,13 +383,15 @@ impl Queues {
         Ok(held)
     }
 
-    /// Says of settles that seem to be lost what the jobs prove that were taken with them: they took effect, and how they ended.
+    /// Says of settles that seem to be lost what the jobs prove that were taken with them: they took effect, and how they ended. Of a queue
+    /// that the caller does not reach it says nothing.
     async fn prove(
         &self,
         settled: &mut [Result<Settled>],
         claims: &[Option<Claim>],
         marks: &[Option<Mark>],
         jobs: &[Job],
+        within: &Reach,
     ) {
         for ((settled, claim), mark) in settled.iter_mut().zip(claims).zip(marks) {
             let Err(Error::ReservationLost { id, gone }) = &*settled else { continue };
@@ -391,7 +409,7 @@ impl Queues {
                 _ => Ok(true),
             };
             match proven {
-                Ok(true) => *settled = self.ended_so(id.clone(), ended, meta.queue).await,
+                Ok(true) => *settled = self.ended_so(id.clone(), ended, meta.queue, within).await,
                 Ok(false) => {}
                 Err(error) => *settled = Err(error.into()),
             }
@@ -399,11 +417,18 @@ impl Queues {
     }
 
     /// Returns the response to a retried settle with this outcome. Where a job that came back is, and when it is due, is read of the job
-    /// as it is now; for one that has gone it is omitted.
-    async fn ended_so(&self, id: JobId, ended: Ended, somewhere: QueueName) -> Result<Settled> {
+    /// as it is now; for one that has gone, or is where the caller does not reach, it is omitted.
+    async fn ended_so(
+        &self,
+        id: JobId,
+        ended: Ended,
+        somewhere: QueueName,
+        within: &Reach,
+    ) -> Result<Settled> {
         let now = self.now()?;
         let found = self.0.store.get(std::slice::from_ref(&id)).await?;
         let meta = found.into_iter().flatten().flatten().next().map(|job| job.meta);
+        let meta = meta.filter(|meta| within.has(&meta.queue));
         let has_gone = meta.is_none();
         let (outcome, at) = match ended {
             Ended::Done | Ended::Sent => (Outcome::Done, now),

@@ -120,7 +120,7 @@ impl Once {
     /// failed, it is forgotten with what is returned, also if the client has left and gets nothing returned.
     async fn open(&self) -> Result<(Opened, Forget)> {
         let once = self.clone();
-        let opening = tokio::spawn(async move {
+        let opening = hold::spawn(async move {
             let mut forget = Forget(Some(once.clone()));
             let opened = once.queues.0.store.open_request(&once.request).await?;
             if matches!(opened, Opened::New | Opened::TakenOver { .. }) {
@@ -339,7 +339,7 @@ impl Queues {
     /// concern jobs that the client of this one holds.
     async fn take_over(&self, ask: &ReserveAsk, once: &Once, previous: Claim) -> Result<Vec<Job>> {
         let (this, ask, once) = (self.clone(), ask.clone(), once.clone());
-        let taking = tokio::spawn(async move {
+        let taking = hold::spawn(async move {
             let guard = once.claiming().await;
             let queues = this.expand(&ask.queues).await?;
             match this.move_claims(&ask, &queues, &previous, once.claim()).await {

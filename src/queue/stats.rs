@@ -10,6 +10,7 @@ use super::flows::Flow;
 use super::total_load::TotalLoad;
 use super::{Queues, Result};
 use crate::job::{QueueName, Timestamp};
+use crate::store::hold;
 use crate::store::{Counts, Load, Named, QUEUES_LOOKED_AT, QueueCounts, StoreError, Summary};
 
 /// Without a request for so long, the cache is not refreshed any more.
@@ -60,7 +61,7 @@ pub(super) struct StatsCache {
     /// Held while they are read.
     reading: tokio::sync::Mutex<()>,
     /// Held while the jobs of a queue are counted.
-    counting: tokio::sync::Mutex<()>,
+    counting: Arc<tokio::sync::Mutex<()>>,
     own: Mutex<HashMap<QueueName, Arc<tokio::sync::Mutex<Option<Own>>>>>,
 }
 
@@ -359,7 +360,11 @@ impl Queues {
 
     /// Returns the figures of a queue, with its jobs counted now: one call counts at a time, and others are not kept from the figures.
     pub async fn exact_figures(&self, queue: &QueueName) -> Result<QueueFigures> {
-        let _counting = self.in_time(self.0.stats.counting.lock()).await?;
+        let counting = self.in_time(self.0.stats.counting.clone().lock_owned()).await?;
+        hold::keeping(counting, self.counted_figures(queue)).await // a count goes on where its caller leaves
+    }
+
+    async fn counted_figures(&self, queue: &QueueName) -> Result<QueueFigures> {
         let counted = self.0.store.count_now(queue).await?;
         let mut own = self.read_own(queue).await?;
         (own.counts.counts, own.counts.split_is_approximate) = (counted, false);
@@ -398,7 +403,7 @@ impl Queues {
         let name = queue;
         let (this, own) = (self.clone(), self.0.stats.own(queue));
         let queue = queue.clone();
-        let reading = tokio::spawn(async move {
+        let reading = hold::spawn(async move {
             let mut own = own.lock().await;
             if let Some(own) = own.as_ref().filter(|own| own.began.elapsed() < OWN_AGE_MAX) {
                 return Ok(own.clone());

@@ -1,8 +1,9 @@
-//! What a call holds for as long as work for it goes on, such as its part of the memory: also where its client has left, or
-//! where it has stopped waiting.
+//! What a call holds for as long as work for it goes on, such as its part of the memory, its place among the requests of its key,
+//! its turn to read a list: also where its client has left, or where it has stopped waiting.
 //!
-//! A call's own future carries it ([`holding`]). Whatever outlives that future takes a share ([`held`]) along with what it has
-//! to do: a spawned task ([`spawn`]), an item that waits for its round, a write that waits for the thread that writes.
+//! A call's own future carries it ([`holding`], [`keeping`]). Whatever outlives that future takes a share ([`held`]) along with what it
+//! has to do: a spawned task ([`spawn`]), an item that waits for its round, a write that waits for the thread that writes, a read in a
+//! thread of its own.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use tokio::task::JoinHandle;
 
 /// What a call holds. It is given back with the last share of it.
 pub trait Hold: Send + Sync {
-    /// Gives it back before.
+    /// Gives back early what a call that only waits does not need.
     fn release(&self);
 }
 
@@ -31,6 +32,26 @@ tokio::task_local! {
 /// Does the work of a call that holds this. No `async fn`: that would have room for the work twice, in each request.
 pub fn holding<T>(share: Option<Held>, work: impl Future<Output = T>) -> impl Future<Output = T> {
     HELD.scope(share.or_else(held), work)
+}
+
+/// A share with something beside it, which a call keeps also while it only waits.
+struct Beside<K> {
+    before: Option<Held>,
+    _kept: K,
+}
+
+impl<K: Send + Sync> Hold for Beside<K> {
+    fn release(&self) {
+        self.before.iter().for_each(|held| held.release());
+    }
+}
+
+/// Does work of the current call that keeps this, beside what the call holds, until all of it is over: also what goes on without the call.
+pub fn keeping<T>(
+    kept: impl Send + Sync + 'static,
+    work: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    holding(Some(Arc::new(Beside { before: held(), _kept: kept })), work)
 }
 
 /// Returns a share of what the current call holds.
@@ -71,6 +92,23 @@ mod tests {
         let account = Arc::new(Account::default());
         holding(Some(account.clone()), async { release() }).await;
         assert!(account.0.load(Ordering::Acquire));
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_beside_is_not_given_back_by_a_wait() {
+        let (account, kept) = (Arc::new(Account::default()), Arc::new(()));
+        let waits = async {
+            let work = async {
+                release();
+                held()
+            };
+            keeping(kept.clone(), work).await
+        };
+        let share = holding(Some(account.clone()), waits).await;
+        assert!(account.0.load(Ordering::Acquire));
+        assert_eq!(Arc::strong_count(&kept), 2, "what goes on has a share");
+        drop(share);
+        assert_eq!((Arc::strong_count(&kept), Arc::strong_count(&account)), (1, 1));
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::{Applied, ClaimAsk, Claims, Denied};
-use crate::job::{Claim, Ended, Mark, QueueName, Rules, WorkerName};
+use crate::job::{Claim, Ended, Mark, QueueName, Reach, Rules, WorkerName};
 
 /// What is to be taken once changes have ended a delivery.
 #[derive(Debug, Clone)]
@@ -15,6 +15,8 @@ pub struct TakeAsk {
     pub marks: Vec<Option<Mark>>,
     /// The queue to take from; `None`: the one that the jobs were in.
     pub queue: Option<QueueName>,
+    /// What the caller reaches: nothing is taken from other queues.
+    pub within: Reach,
     /// The most jobs to take.
     pub count: usize,
     /// How long the reservation lasts, in milliseconds; `None`: what the queue or the job says.
@@ -57,7 +59,7 @@ impl Taken {
 
 impl TakeAsk {
     /// Returns the claim, where it can be made with the changes: all of them took effect, by this call, and the jobs come from one
-    /// queue, which is not paused. Else the caller finds out what it means.
+    /// queue, which is not paused and which the caller reaches. Else the caller finds out what it means.
     pub fn claim(&self, applied: &[Result<Applied, Denied>], rules: &Rules) -> Option<ClaimAsk> {
         let applied: Vec<&Applied> = applied
             .get(self.changes.clone())?
@@ -78,7 +80,7 @@ impl TakeAsk {
             return None;
         }
         let queue = self.queue.clone().unwrap_or(from);
-        if rules.paused(&queue) {
+        if rules.paused(&queue) || !self.within.has(&queue) {
             return None;
         }
         let lease_ms = self.lease_ms.unwrap_or_else(|| rules.lease_ms(&queue));

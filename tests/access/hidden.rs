@@ -211,6 +211,29 @@ pub async fn a_circle_of_dead_letters_names_the_queues_of_the_key(place: &Place)
     assert!(told["detail"].as_str().unwrap().contains("mine → shared → theirs"), "{told}");
 }
 
+/// After a restart the jobs that were taken with a rollback prove how it ended. Where its own job is now is read, and may be elsewhere.
+pub async fn a_proven_settle_names_no_queue_that_is_not_the_keys(place: &Place) {
+    let mut server = locked(place).await;
+    let key = key_for(&server, &["consume"], &["work"]).await;
+    for n in 0..2 {
+        push(&server, ADMIN, "work", json!({"payload": n})).await;
+    }
+    let job = reserve(&server, &key, "work", 1).await.remove(0);
+    let body = || json!({"delay_ms": 3_600_000, "next": {"lease_ms": 600_000}});
+    let first = settle(&server, &key, &job, "rollback", body()).await;
+    assert_eq!((first.0, &first.1["queue"]), (200, &json!("work")), "{}", first.1);
+    let path = format!("/v1/jobs/{}/move", job["id"].as_str().unwrap());
+    ok(&post(&server, ADMIN, &path, json!({"queue": "secret"})).await);
+    server.kill();
+    let server = locked(place).await;
+    let again = settle(&server, &key, &job, "rollback", body()).await;
+    assert_eq!((again.0, &again.1["repeated"]), (200, &json!(true)), "{}", again.1);
+    assert_eq!(again.1["state"], "scheduled", "{}", again.1);
+    let taken = |answer: &(u16, Value)| answer.1["next"]["jobs"][0]["id"].clone();
+    assert_eq!((taken(&again), taken(&again).is_string()), (taken(&first), true), "{}", again.1);
+    assert!(!again.1.to_string().contains("secret"), "{}", again.1);
+}
+
 /// What another program wrote.
 pub async fn a_spoiled_schedule_is_unknown_to_a_key_for_some_queues(place: &Place) {
     let server = locked(place).await;

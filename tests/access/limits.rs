@@ -1,6 +1,7 @@
 //! The limits of a key: its rate, and how many of its requests are worked on at once.
 
 use super::support::*;
+use crate::common::server::connections;
 
 /// A GET with a key: the status, `Retry-After`, and the body.
 async fn tried(server: &Server, key: &str) -> (u16, Option<u64>, Value) {
@@ -82,6 +83,26 @@ pub async fn a_key_has_so_many_requests_in_flight(place: &Place) {
     until("both wait again", || async { tried(&server, &key).await.0 == 429 }).await;
     left.iter().for_each(tokio::task::JoinHandle::abort);
     until("the places of those that left are free", || async { tried(&server, &key).await.0 == 200 }).await;
+}
+
+pub async fn what_goes_on_without_its_client_is_in_flight(place: &Place) {
+    let points = tempfile::tempdir().unwrap();
+    let environment =
+        [("TAILBACK_FAULTS", points.path().to_str().unwrap()), ("TAILBACK_AUTH__OPEN", "[metrics]")];
+    let server = locked_with(place, &environment).await;
+    let asked = json!({"name": "a", "scopes": ["push", "read"], "max_concurrent": 1});
+    let (_, key) = make(&server, asked).await;
+    std::fs::write(points.path().join("round.begin"), "pause").unwrap();
+    let before = connections(&server).await;
+    let request = reqwest::Client::new().post(format!("{}/v1/queues/q/jobs", server.base)).bearer_auth(&key);
+    let push = tokio::spawn(request.json(&json!({"payload": 1})).send());
+    until("it is worked on", || async { points.path().join("round.begin.met").exists() }).await;
+    push.abort();
+    assert!(push.await.is_err());
+    until("the server has seen it leave", || async { connections(&server).await <= before }).await;
+    assert_eq!(tried(&server, &key).await.0, 429);
+    std::fs::write(points.path().join("round.begin.go"), "").unwrap();
+    until("its place is free", || async { tried(&server, &key).await.0 == 200 }).await;
 }
 
 /// A response that is written in pieces is in flight until its client has read it.

@@ -106,6 +106,50 @@ pub async fn the_next_jobs_are_of_the_queues_of_the_key(place: &Place) {
     assert_eq!((status, answer["next"]["jobs"].as_array().unwrap().len()), (200, 2), "{answer}");
 }
 
+/// Only jobs that are held may forbid a `next`: wherever the others are, a repeat gets its response, and a lost token no queue.
+pub async fn a_next_is_judged_by_the_jobs_that_are_held(place: &Place) {
+    let server = locked(place).await;
+    let key = key_for(&server, &["consume"], &["work"]).await;
+    let take = async |count: usize, lease_ms: u64| {
+        let ask = json!({"count": count, "lease_ms": lease_ms});
+        let (status, answer) = post(&server, &key, "/v1/queues/work/reserve", ask).await;
+        let jobs = answer["jobs"].as_array().unwrap().clone();
+        assert_eq!((status, jobs.len()), (200, count), "{answer}");
+        jobs
+    };
+    let next = || json!({"next": {"lease_ms": 600_000}});
+    push(&server, ADMIN, "work", json!({"payload": 1, "then": [{"queue": "stage2"}]})).await;
+    push(&server, ADMIN, "work", json!({"payload": 2})).await;
+    let gone_on = take(1, 600_000).await.remove(0);
+    let first = settle(&server, &key, &gone_on, "commit", next()).await.1;
+    let again = settle(&server, &key, &gone_on, "commit", next()).await;
+    assert_eq!((again.0, &again.1["repeated"]), (200, &json!(true)), "{}", again.1);
+    let taken = &again.1["next"]["jobs"][0];
+    assert_eq!((&taken["payload"], &taken["id"]), (&json!(2), &first["next"]["jobs"][0]["id"]), "{first}");
+    ok(&settle(&server, &key, taken, "commit", json!({})).await);
+
+    let settings = json!({"dead_letter": "ops.dead", "max_attempts": 1});
+    ok(&put(&server, ADMIN, "/v1/queues/work", settings).await);
+    let dies = push(&server, ADMIN, "work", json!({"payload": 3})).await;
+    let lost = take(1, 100).await.remove(0);
+    let path = format!("/v1/jobs/{dies}");
+    until("it has died", || async { get(&server, ADMIN, &path).await.1["queue"] == "ops.dead" }).await;
+    let late = settle(&server, &key, &lost, "commit", next()).await;
+    refused(&late, 409, "reservation-lost");
+    for n in 4..6 {
+        push(&server, ADMIN, "work", json!({"payload": n})).await;
+    }
+    let held = take(2, 600_000).await;
+    let item = |job: &Value| json!({"id": job["id"], "reservation": job["reservation"]});
+    let body = json!({"commit": [item(&held[0]), item(&lost), item(&held[1])], "next": {"count": 9}});
+    let (status, many) = post(&server, &key, "/v1/settle", body).await;
+    let statuses: Vec<&Value> = many["commit"].as_array().unwrap().iter().map(|one| &one["status"]).collect();
+    assert_eq!((status, statuses), (200, vec![&json!(200), &json!(409), &json!(200)]), "{many}");
+    assert_eq!(many["next"], json!({"jobs": []}), "{many}");
+    assert!(!format!("{} {many}", late.1).contains("ops.dead"), "{} {many}", late.1);
+    assert_eq!(get(&server, ADMIN, &path).await.1["state"], "ready", "it was not taken");
+}
+
 pub async fn patterns_and_lists_are_the_keys(place: &Place) {
     let server = locked(place).await;
     for queue in ["a.one", "a.two", "b"] {

@@ -283,8 +283,8 @@ pub async fn list(
     let (after, limit) = (query.cursor::<BatchId>()?, query.limit()?);
     let owner = by.owner();
     // Of some only a few may be shown, and many are read.
-    let _turn = if owner.is_none() && state.is_none() { budget.page().await? } else { budget.scan().await? };
-    let page = queues.batches(state, owner.as_ref(), after.as_ref(), limit).await?;
+    let turn = if owner.is_none() && state.is_none() { budget.page().await? } else { budget.scan().await? };
+    let page = turn.during(queues.batches(state, owner.as_ref(), after.as_ref(), limit)).await?;
     Ok(Json(BatchesPage {
         batches: page.items.into_iter().map(BatchView::from).collect(),
         cursor: page.next.as_ref().map(cursor),
@@ -377,9 +377,9 @@ pub async fn results(
 ) -> ApiResult<Json<BatchResultsPage>> {
     let query = query.only(&["limit", "cursor"])?;
     by.batch(&queues, &id).await?;
-    let _turn = budget.page().await?;
-    let (after, limit) = (query.cursor::<JobId>()?, query.limit()?);
-    let page = queues.batch_results(&id, after.as_ref(), limit, &by.caller.reach()).await?;
+    let turn = budget.page().await?;
+    let (after, limit, within) = (query.cursor::<JobId>()?, query.limit()?, by.caller.reach());
+    let page = turn.during(queues.batch_results(&id, after.as_ref(), limit, &within)).await?;
     Ok(Json(BatchResultsPage {
         results: page.items.into_iter().map(BatchResultView::from).collect(),
         cursor: page.next.as_ref().map(cursor),

@@ -99,8 +99,8 @@ pub async fn group(
         return Err(Problem::parameter("group_by", "must be given, as one of: error"));
     };
     let (within, limit) = (search::within(&query, &by)?, query.limit()?);
-    let _turn = budget.page().await?;
-    let (tally, complete) = queues.dead_by_error(&within).await?;
+    let turn = budget.page().await?;
+    let (tally, complete) = turn.during(queues.dead_by_error(&within)).await?;
     let scanned = tally.counted();
     let (groups, other) = tally.largest(limit);
     let other = other.map(|ErrorGroup { count, first_seen, last_seen, .. }| OtherView {

@@ -69,8 +69,8 @@ pub async fn list(
 ) -> ApiResult<Json<GroupsPage>> {
     let query = query.only(&["state", "queue", "queue_prefix", "limit", "cursor"])?;
     let (within, states) = (search::within(&query, &by)?, search::states(&query)?);
-    let _turn = budget.page().await?;
-    let found = queues.groups(&within, &states, query.cursor()?, query.limit()?).await?;
+    let turn = budget.page().await?;
+    let found = turn.during(queues.groups(&within, &states, query.cursor()?, query.limit()?)).await?;
     Ok(Json(GroupsPage {
         groups: found.groups.into_iter().map(Into::into).collect(),
         scanned: found.scanned,

@@ -11,8 +11,8 @@ use crate::http::budget::Budget;
 use crate::http::problem::{ApiResult, Problem};
 use crate::http::waiting::{Place, Waiting};
 use crate::job::list::at_most_if_any;
-use crate::job::{JobId, QueuePattern, WorkerName};
-use crate::queue::{Next, NextAsk, QUEUES_MAX, Queues};
+use crate::job::{QueuePattern, WorkerName};
+use crate::queue::{Next, NextAsk, QUEUES_MAX, Queues, Settle};
 use crate::store::Weight as _;
 
 /// The next jobs that a worker wants, as in a reserve. They are taken once the settle has taken effect, which waits for nothing.
@@ -28,7 +28,8 @@ pub struct NextRequest {
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000, default = 1)]
     count: usize,
-    /// The maximum number of bytes of their payloads, as JSON texts; a single job may have more, and there may be fewer.
+    /// The maximum number of bytes of their payloads, of JSON ones by their texts, of binary ones by their bytes; a single job may have more, and
+    /// there may be fewer.
     #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
     max_bytes: Option<u64>,
     /// How long the response waits for a job if none is ready, in milliseconds.
@@ -62,16 +63,16 @@ pub(super) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Returns what is to be taken once these jobs are settled, unless the key does not allow it: that is refused before anything
-    /// happens. The place is to be kept until it is over.
-    pub async fn ask(self, request: NextRequest, settled: &[JobId]) -> ApiResult<(NextAsk, Option<Place>)> {
+    /// Returns what is to be taken with these settles, unless the key does not allow it: that is refused before anything happens. The
+    /// place is to be kept until it is over.
+    pub async fn ask(self, request: NextRequest, settles: &[Settle]) -> ApiResult<(NextAsk, Option<Place>)> {
         let NextRequest { queues: from, count, max_bytes, wait_ms, lease_ms, worker } = request;
         let names_queues = from.is_some();
         let from = match from {
             Some(from) => self.by.patterns(from)?,
             None => {
                 if self.by.caller.is_limited() {
-                    let from = self.queues.queues_of_jobs(settled).await?;
+                    let from = self.queues.queues_of_held(settles).await?;
                     from.iter().try_for_each(|queue| self.by.in_queue(queue))?;
                 }
                 Vec::new()

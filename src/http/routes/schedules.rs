@@ -120,9 +120,9 @@ pub async fn list(
     query: Query,
 ) -> ApiResult<Json<SchedulesPage>> {
     let query = query.only(&["limit", "cursor"])?;
-    let _turn = budget.page().await?;
-    let (after, limit) = (query.cursor::<ScheduleName>()?, query.limit()?);
-    let page = queues.schedules(after.as_ref(), limit, &by.caller.reach()).await?;
+    let turn = budget.page().await?;
+    let (after, limit, within) = (query.cursor::<ScheduleName>()?, query.limit()?, by.caller.reach());
+    let page = turn.during(queues.schedules(after.as_ref(), limit, &within)).await?;
     let mut response = SchedulesPage {
         schedules: Vec::new(),
         unreadable: Vec::new(),

@@ -274,7 +274,7 @@ async fn answered(queues: &Queues, budget: &Budget, filter: Filter, query: &Quer
         with_contents: shown != PayloadShown::None,
     };
     let turn = budget.page().await?;
-    let sought = queues.search(ask).await?;
+    let sought = turn.during(queues.search(ask)).await?;
     let held = budget.take(sought.jobs.iter().map(ListedJob::weight).sum())?;
     drop(turn);
     let (rules, now) = (queues.rules(), queues.now()?);

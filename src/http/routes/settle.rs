@@ -87,7 +87,7 @@ async fn settle_and_take<T: From<Settled> + Serialize>(
     };
     let settle = to_settle(queues, by, id.clone(), request)?;
     let claim = settle.claim.clone();
-    let (next, _place) = asking.ask(next, std::slice::from_ref(&settle.id)).await?;
+    let (next, _place) = asking.ask(next, std::slice::from_ref(&settle)).await?;
     let (results, next) =
         queues.settle_and_take(vec![settle], next).await.map_err(|error| by.problem(error))?;
     match only(results)? {
@@ -390,9 +390,8 @@ pub async fn settle(
     let (settled, next) = match next {
         None => (queues.settle(settles).await, None),
         Some(next) => {
-            let ids: Vec<JobId> = settles.iter().map(|settle| settle.id.clone()).collect();
             let asking = Asking { queues: &queues, budget: &budget, waiting, by: &by };
-            let (next, place) = asking.ask(next, &ids).await?;
+            let (next, place) = asking.ask(next, &settles).await?;
             let (settled, next) =
                 queues.settle_and_take(settles, next).await.map_err(|error| by.problem(error))?;
             drop(place);
