@@ -1,7 +1,7 @@
 //! Wiring: builds the parts, starts them, and stops them in order. Read this first.
 //!
-//! Start: listen → connect to and migrate the store, read the settings (retried until the store is available; the
-//! line that says where the server listens waits a second for it) → background tasks. Stop: readiness turns 503 →
+//! Start: listen → connect to and migrate the store, read the settings (retried until the store is available) → background tasks →
+//! readiness turns 200. The line that says where the server listens waits a second for that. Stop: readiness turns 503 →
 //! everything is still served for the notice → waiting calls return empty → no new connections, in-flight requests finish → background tasks end → the store is
 //! closed → spans that wait are exported.
 
@@ -26,7 +26,7 @@ use crate::http::{self, AppState, ServerInfo, Services, listen, waiting};
 use crate::queue::{self, Maintenance, Queues, Readiness};
 use crate::store::metered::Metered;
 use crate::store::mongo::{self, Mongo, MongoOptions};
-use crate::store::picture::{Picture, PictureError};
+use crate::store::picture::{Isolation, Picture, PictureError};
 use crate::store::sqlite::{self, Location, SqliteStore};
 use crate::store::{RESTORING, Store, StoreError, chain};
 use crate::telemetry::trace::export::Export;
@@ -201,23 +201,28 @@ async fn run(
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     let mut opening = std::pin::pin!(async {
-        open(store, &maintenance, readiness).await?;
-        check_access(&config.access, maintenance.queues())
+        let proven = open(store, &maintenance, readiness).await?;
+        check_access(&config.access, maintenance.queues())?;
+        anyhow::Ok(proven)
     });
     // Clients that wait for this line want to use the server, but a store that is unavailable must not delay it.
-    let opened = tokio::time::timeout(READY_TIMEOUT, &mut opening).await.ok().transpose()?;
-    print_line(listening_line)?;
-    if opened.is_none() {
-        tokio::select! {
+    let mut unprinted = std::pin::pin!(failure_to_print(listening_line.to_owned()));
+    let proven = match tokio::time::timeout(READY_TIMEOUT, &mut opening).await {
+        Ok(opened) => opened?,
+        Err(_) => tokio::select! {
             signal = signals.next() => {
                 tracing::info!(signal, "stopping before the store became available");
                 return Ok(());
             }
+            error = &mut unprinted => return Err(error),
             opened = opening => opened?,
-        }
-    }
+        },
+    };
+    // Clients of a server that is ready rely on its background tasks.
     background::start(driver, &maintenance, config.background);
+    readiness.set(Ok(proven));
     tokio::select! {
+        error = &mut unprinted => Err(error),
         signal = signals.next() => {
             tracing::info!(signal, notice_ms = config.shutdown_notice.as_millis() as u64, "stopping");
             maintenance.queues().leave();
@@ -249,12 +254,12 @@ fn check_access(access: &http::access::Options, queues: &Queues) -> anyhow::Resu
     Ok(())
 }
 
-/// Connects to the store, migrates its schema and reads the settings; retries until the store is available.
+/// Connects to the store, migrates its schema and reads the settings; retries until the store is available. Returns when it was seen to be.
 async fn open(
     store: &Arc<dyn Store>,
     maintenance: &Maintenance,
     readiness: &Readiness,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Instant> {
     let (throttle, mut tries) = (Throttle::new(), 0_u64);
     loop {
         tries += 1;
@@ -263,8 +268,7 @@ async fn open(
                 if tries > 1 {
                     tracing::info!(tries, "the store is available");
                 }
-                readiness.set(Ok(Instant::now()));
-                return Ok(());
+                return Ok(Instant::now());
             }
             Err(error) if error.is_away() => {
                 if throttle.due().is_some() {
@@ -328,10 +332,15 @@ async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<Verdict>
     transfer::copy(source, target, &mut Progress::new()).await
 }
 
-/// Returns a picture of all that a store keeps at this moment, and the name of its kind. Servers may run on it meanwhile.
-async fn picture(url: &StoreUrl, tuning: MongoTuning) -> Result<(Picture, &'static str), PictureError> {
+/// Returns a picture of all that a store keeps, and the name of its kind. Servers may run on it meanwhile. A file keeps the moment of a
+/// picture for as long as that is read: there each is a snapshot.
+async fn picture(
+    url: &StoreUrl,
+    tuning: MongoTuning,
+    isolation: Isolation,
+) -> Result<(Picture, &'static str), PictureError> {
     Ok(match url {
-        StoreUrl::Mongo(url) => (mongo::picture(options_of(url, tuning)).await?, "mongodb"),
+        StoreUrl::Mongo(url) => (mongo::picture(options_of(url, tuning), isolation).await?, "mongodb"),
         StoreUrl::Sqlite(Some(path)) if !path.exists() => {
             return Err(PictureError::Absent(format!("there is no file {}", path.display())));
         }
@@ -355,19 +364,23 @@ fn patient(tuning: MongoTuning) -> MongoTuning {
 
 /// Writes a backup of the configured store to this file, or to standard output. Servers may run on the store meanwhile.
 pub async fn export(config: &Config, to: Option<&Path>, leave_out: bool) -> anyhow::Result<Exported> {
-    let out = to.map_or_else(|| Ok(backup::Output::standard()), backup::Output::file)?;
-    let (mut picture, kind) = picture(&config.store, patient(config.mongodb)).await.map_err(not_exported)?;
-    if picture.is_part() {
-        anyhow::bail!("the store cannot be exported: {RESTORING}");
-    }
-    let mut progress = Progress::new();
-    if !out.is_partial() {
-        return backup::export(&mut picture, kind, out, leave_out, &mut progress).await;
+    if let (Some(to), StoreUrl::Sqlite(Some(store))) = (to, &config.store) {
+        backup::check_apart(to, store)?;
     }
     // A partial file is removed; without one a signal ends the process at once, even where its output is not read.
-    let mut signals = Signals::listen()?;
+    let signals = to.is_some_and(backup::Output::is_partial).then(Signals::listen).transpose()?;
+    let out = to.map_or_else(|| Ok(backup::Output::standard()), backup::Output::file)?;
+    let exporting = async {
+        let picture = picture(&config.store, patient(config.mongodb), Isolation::Snapshot).await;
+        let (mut picture, kind) = picture.map_err(not_exported)?;
+        if picture.is_part() {
+            anyhow::bail!("the store cannot be exported: {RESTORING}");
+        }
+        backup::export(&mut picture, kind, out, leave_out, &mut Progress::new()).await
+    };
+    let Some(mut signals) = signals else { return exporting.await };
     tokio::select! {
-        exported = backup::export(&mut picture, kind, out, leave_out, &mut progress) => exported,
+        exported = exporting => exported,
         signal = signals.next() => anyhow::bail!("{signal}: there is no backup"),
     }
 }
@@ -395,7 +408,7 @@ pub async fn import(config: &Config, from: impl Read) -> anyhow::Result<backup::
 /// Fails where a restore must leave the store as it is. It comes before the migrations: a store of an older version, which they would
 /// take from that version, is none to restore into.
 async fn check_target(config: &Config) -> anyhow::Result<()> {
-    match picture(&config.store, patient(config.mongodb)).await {
+    match picture(&config.store, patient(config.mongodb), Isolation::Snapshot).await {
         Err(PictureError::Absent(_)) => Ok(()),
         Err(error) => anyhow::bail!(
             "{}. Nothing was written; restore into an empty store, into which no other import is under way",
@@ -406,26 +419,30 @@ async fn check_target(config: &Config) -> anyhow::Result<()> {
     }
 }
 
+/// Returns a picture of the store that is restored into.
+async fn read(config: &Config, isolation: Isolation) -> anyhow::Result<Picture> {
+    Ok(picture(&config.store, patient(config.mongodb), isolation).await.map_err(not_exported)?.0)
+}
+
 async fn restore(
     config: &Config,
     mut from: Backup<impl Read>,
     target: &Arc<dyn Store>,
 ) -> anyhow::Result<backup::Verdict> {
     let failed = |error: StoreError| anyhow::anyhow!("{}", chain(&error));
-    let read = async || -> anyhow::Result<Picture> {
-        let (read, _) = picture(&config.store, patient(config.mongodb)).await.map_err(not_exported)?;
-        Ok(read)
-    };
     check_target(config).await?;
     target.migrate().await.map_err(failed)?;
     let is_alone = matches!(config.store, StoreUrl::Sqlite(_)); // its file is locked
-    let hold = backup::claim(target, from.head(), is_alone, read).await?;
+    let read_now = async || read(config, Isolation::Snapshot).await;
+    let hold = backup::claim(target, from.head(), is_alone, read_now).await?;
     let mut progress = Progress::new();
     let restoring = async {
         backup::restore(&mut from, &hold, &mut progress).await?;
         progress.end();
         transfer::settle_counts(&**target).await?;
-        let stored = backup::tally(&mut read().await?, &mut progress).await?;
+        // The mark keeps others from writing, and reading all of it may take longer than MongoDB keeps a moment.
+        let mut there = read(config, Isolation::ReadCommitted).await?;
+        let stored = backup::tally(&mut there, &mut progress).await?;
         target.ping().await.map_err(failed)?;
         let is_whole = from.is_whole();
         let verdict = backup::Verdict::new(from.into_tally(), stored, target.now().map_err(failed)?);
@@ -442,6 +459,15 @@ async fn restore(
         hold.end().await?;
     }
     Ok(verdict)
+}
+
+/// Prints a line beside all else: a pipe that is full and not read holds up nothing but this. Returns only if it fails.
+async fn failure_to_print(line: String) -> anyhow::Error {
+    match tokio::task::spawn_blocking(move || print_line(&line)).await {
+        Ok(Ok(())) => std::future::pending().await,
+        Ok(Err(error)) => error,
+        Err(error) => error.into(),
+    }
 }
 
 /// Writes a line to standard output and flushes it, also into a pipe.

@@ -4,7 +4,9 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Command, Output, Stdio};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a test waits for something that must happen, on however busy a machine.
@@ -48,6 +50,20 @@ fn serving(arguments: &[&str]) -> (Serving, String) {
     let mut line = String::new();
     BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (child, line.trim().trim_start_matches("listening on http://").to_owned())
+}
+
+/// Asks a server to stop, and returns how it has ended.
+async fn stopped(child: &mut Serving) -> ExitStatus {
+    let process = nix::unistd::Pid::from_raw(i32::try_from(child.0.id()).unwrap());
+    nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.0.try_wait().unwrap() {
+            return status;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it does not stop");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn stop(mut child: Serving) -> String {
@@ -176,20 +192,58 @@ fn the_log_has_no_colours_where_it_is_no_terminal() {
     assert!(log.contains("INFO listening") && !log.contains('\u{1b}'), "{log:?}");
 }
 
+/// The response to a GET, with its head.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    text(&answer)
+}
+
 /// Waits until its store is there: it listens before.
 async fn until_ready(address: &str) {
     let begun = Instant::now();
     loop {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        if answer.starts_with(b"HTTP/1.1 200") {
+        let answer = get(address, "/readyz");
+        if answer.starts_with("HTTP/1.1 200") {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{}", text(&answer));
+        assert!(begun.elapsed() < PATIENCE, "{answer}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// An output that takes nothing, and the end at which nothing is read.
+fn full_output() -> (Stdio, UnixStream) {
+    let (mut output, end) = UnixStream::pair().unwrap();
+    output.set_nonblocking(true).unwrap();
+    while output.write(&[b'x'; 4096]).is_ok_and(|written| written > 0) {}
+    output.set_nonblocking(false).unwrap();
+    (OwnedFd::from(output).into(), end)
+}
+
+/// A server that is ready does what it does by itself, and stops when it is asked to, also where its first line is not read.
+#[tokio::test]
+async fn a_server_whose_first_line_is_not_read_runs_its_tasks_and_stops() {
+    let (output, _end) = full_output();
+    let environment = [("TAILBACK_STORE", "sqlite::memory:")];
+    let mut command = tailback(&["serve", "--listen", "127.0.0.1:0"], &environment);
+    let mut child = Serving(command.stdout(output).stderr(Stdio::piped()).spawn().unwrap());
+    let mut log = BufReader::new(child.0.stderr.take().unwrap());
+    let address = loop {
+        let mut line = String::new();
+        assert!(log.read_line(&mut line).unwrap() > 0, "it has ended");
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        if line["message"] == "listening" {
+            break line["address"].as_str().unwrap().to_owned();
+        }
+    };
+    until_ready(&address).await;
+    let stats = get(&address, "/stats");
+    assert!(stats.starts_with("HTTP/1.1 200") && stats.contains("\"reaper\""), "{stats}");
+    assert_eq!(stopped(&mut child).await.code(), Some(0));
 }
 
 #[tokio::test]
@@ -336,16 +390,7 @@ async fn a_stop_does_not_wait_for_a_migration_to_end() {
         assert!(begun.elapsed() < PATIENCE, "it does not migrate");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let process = nix::unistd::Pid::from_raw(i32::try_from(child.0.id()).unwrap());
-    nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let begun = Instant::now();
-    let status = loop {
-        if let Some(status) = child.0.try_wait().unwrap() {
-            break status;
-        }
-        assert!(begun.elapsed() < PATIENCE, "it does not stop");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+    let status = stopped(&mut child).await;
     let mut log = String::new();
     child.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
     assert_eq!(status.code(), Some(0), "{log}");

@@ -43,7 +43,6 @@ pub fn start(driver: &mut Driver, maintenance: &Arc<Maintenance>, options: Optio
     let Options { reaper_batch: batch, reaper_interval: interval } = options;
     let poll_interval = maintenance.poll_interval().min(SECOND);
     start_all! { driver, maintenance:
-        "store_probe" every SECOND => probe_store();
         "settings" every SECOND / 2 => refresh_settings();
         "reaper" every interval, or at reaper_alarm => reap(batch, interval);
         "workers" every SECOND => take_from_timed_out_workers();
@@ -65,6 +64,10 @@ pub fn start(driver: &mut Driver, maintenance: &Arc<Maintenance>, options: Optio
             "series_reader" every 12 * SECOND => read_series_of_others();
             "signal_listener" every SECOND => listen_for_signals(SECOND);
         }
+    }
+    // The last one, since it may say that the server is ready: then all the others are known.
+    start_all! { driver, maintenance:
+        "store_probe" every SECOND => probe_store();
     }
 }
 

@@ -1,7 +1,7 @@
-//! What the store does not change while it changes others: jobs, and semaphores of which jobs wait.
+//! What the store does not change while it changes others: jobs, semaphores of which jobs wait, and schedules.
 //!
-//! On MongoDB a transaction that a killed server has left open holds its jobs until `transactionLifetimeLimitSeconds` are over, and a
-//! write of another server waits for it. What travels with such a job waits as well, so that it is left out for a while, and then
+//! On MongoDB a transaction that a killed server has left open holds its documents until `transactionLifetimeLimitSeconds` are over, and a
+//! write of another server waits for it. What travels with such a document waits as well, so that it is left out for a while, and then
 //! tried apart from the others.
 
 use std::collections::HashMap;
@@ -9,13 +9,17 @@ use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// For how long it is left out.
+/// For how long it is left out, unless its owner says otherwise.
 const LEFT_OUT: Duration = Duration::from_secs(5);
 /// For how long it is remembered from then on.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// See the module's documentation. The time is the one until which something is left out.
-pub(super) struct Stuck<K>(Mutex<HashMap<K, Instant>>);
+/// See the module's documentation.
+pub(super) struct Stuck<K> {
+    /// Until when each is left out.
+    until: Mutex<HashMap<K, Instant>>,
+    left_out: Duration,
+}
 
 /// Things by what is known of them.
 pub(super) struct Sorted<T> {
@@ -29,18 +33,25 @@ pub(super) struct Sorted<T> {
 
 impl<K> Default for Stuck<K> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self::leaving_out_for(LEFT_OUT)
+    }
+}
+
+impl<K> Stuck<K> {
+    /// Leaves out for so long what is noted.
+    pub fn leaving_out_for(left_out: Duration) -> Self {
+        Self { until: Mutex::default(), left_out }
     }
 }
 
 impl<K: Eq + Hash + Clone> Stuck<K> {
     fn known(&self) -> MutexGuard<'_, HashMap<K, Instant>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.until.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Leaves these out from now on. Returns the first of which that was not known.
     pub fn note(&self, keys: impl IntoIterator<Item = K>) -> Option<K> {
-        let (mut known, until) = (self.known(), Instant::now() + LEFT_OUT);
+        let (mut known, until) = (self.known(), Instant::now() + self.left_out);
         let mut first_new = None;
         for key in keys {
             if known.insert(key.clone(), until).is_none() {
@@ -48,6 +59,11 @@ impl<K: Eq + Hash + Clone> Stuck<K> {
             }
         }
         first_new
+    }
+
+    /// Forgets one that could be changed: it travels with the others again.
+    pub fn forget(&self, key: &K) {
+        self.known().remove(key);
     }
 
     /// Returns how many are left out now.
@@ -94,5 +110,17 @@ mod tests {
         assert_eq!(sorted(&stuck), (0, 1, 3, 0));
         stuck.known().values_mut().for_each(|until| *until -= REMEMBERED);
         assert_eq!(sorted(&stuck), (0, 4, 0, 0), "they are forgotten");
+    }
+
+    #[test]
+    fn one_that_could_be_changed_travels_with_the_others() {
+        let stuck = Stuck::leaving_out_for(Duration::ZERO);
+        assert_eq!(stuck.note(["a", "b"]), Some("a"));
+        let Sorted { others, again, .. } = stuck.sort(vec!["a", "b", "c"], |it| it);
+        assert_eq!((others, again), (vec!["c"], vec!["a", "b"]));
+        stuck.forget(&"a");
+        let Sorted { others, again, .. } = stuck.sort(vec!["a", "b", "c"], |it| it);
+        assert_eq!((others, again), (vec!["a", "c"], vec!["b"]));
+        assert_eq!(stuck.note(["a", "b"]), Some("a"), "it is noted anew");
     }
 }

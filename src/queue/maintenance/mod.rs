@@ -41,7 +41,7 @@ use self::waiter_poll::PollState;
 use self::workers::Listening;
 use super::stuck::Stuck;
 use super::{Queues, Readiness, Result};
-use crate::job::SemaphoreName;
+use crate::job::{ScheduleName, SemaphoreName};
 use crate::store::StoreError;
 
 /// How many records one run of [`Maintenance::prune`] deletes.
@@ -71,6 +71,7 @@ pub struct Maintenance {
     /// The last semaphore that was checked, where more of them come behind it.
     last_semaphore: Mutex<Option<SemaphoreName>>,
     stuck_semaphores: Stuck<SemaphoreName>,
+    stuck_schedules: Stuck<ScheduleName>,
     signals: Option<SignalStream>,
     /// Identifies this server in the records of operations.
     runner: String,
@@ -99,6 +100,7 @@ impl Maintenance {
             semaphores_checked: Mutex::default(),
             last_semaphore: Mutex::default(),
             stuck_semaphores: Stuck::default(),
+            stuck_schedules: Stuck::leaving_out_for(schedules::LEFT_OUT),
             signals,
             runner: ulid::Ulid::new().to_string(),
             steps: Mutex::default(),
@@ -135,6 +137,7 @@ impl Maintenance {
     /// Asks the store for the time and whether it takes writes. Counts one thing.
     pub async fn probe_store(self: Arc<Self>) -> Result<Run> {
         let pinged = self.queues.0.store.ping().await;
+        self.listen(pinged.is_ok());
         self.readiness.set(pinged.clone().map_err(|error| error.to_string()));
         pinged?;
         Ok(Run { done: 1, again_in: None })

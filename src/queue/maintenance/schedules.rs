@@ -4,6 +4,9 @@
 //! its interval, since other servers may set schedules as well; one that is set on this server wakes it. Each
 //! firing is guarded by what was read of the schedule, so that an occurrence runs once however many servers
 //! see it.
+//!
+//! On MongoDB a transaction that a killed server has left open may hold a schedule for a minute, and each try to run that takes a call's
+//! deadline. Such schedules are left out for a while, and then tried one by one; after each that fails, the others catch up before the next.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,15 +18,19 @@ use super::{Maintenance, Run};
 use crate::faults;
 use crate::job::{Schedule, ScheduleName, Timestamp};
 use crate::queue::Result;
-use crate::store::{Fired, StoreError};
+use crate::queue::stuck::Sorted;
+use crate::store::{Fired, StoreError, chain};
 use crate::telemetry::trace::{self, End, Kind, Span, text};
 
-/// How many schedules one step finds at most.
+/// How many schedules one step finds at most, beside those that are left out.
 const STEP: usize = 128;
 /// How many of them run at once.
 const AT_ONCE: usize = 8;
+/// For how long one is left out that failed while others ran: so short that after a single failure its occurrence is not missed.
+pub(super) const LEFT_OUT: Duration = Duration::from_secs(2);
 
 /// What one step has led to.
+#[derive(Default)]
 struct Step {
     /// How many occurrences this server has run.
     done: u64,
@@ -31,6 +38,8 @@ struct Step {
     more: bool,
     /// When the next occurrence comes.
     next_at: Option<Timestamp>,
+    /// Whether one that had failed before was retried, and has failed again.
+    retried_in_vain: bool,
 }
 
 /// What is recorded of a run in its trace.
@@ -51,13 +60,16 @@ impl Maintenance {
     /// Runs the occurrences that are due. Counts those that this server ran.
     pub async fn run_due_schedules(self: Arc<Self>, interval: Duration) -> Result<Run> {
         let alarm = &self.queues.0.scheduler;
-        let mut done = 0;
+        let (mut done, mut may_retry) = (0, true);
         loop {
             alarm.begin();
-            let step = self.run_step().await?;
+            let step = self.run_step(may_retry).await?;
             done += step.done;
-            if step.more {
-                continue; // the next occurrence of one that was due may be due as well
+            // The next occurrence of one that was due may be due as well, and others came due during a retry in vain. Until none is due there
+            // is no further one: each takes so long that they would miss their times.
+            may_retry &= !step.retried_in_vain;
+            if step.more || step.retried_in_vain {
+                continue;
             }
             let now = self.queues.now()?;
             let interval = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
@@ -67,24 +79,64 @@ impl Maintenance {
         }
     }
 
-    async fn run_step(&self) -> Result<Step> {
-        let coming = self.queues.0.store.next_occurrences(STEP).await?;
+    /// Runs the next occurrence of each schedule that is due. `may_retry`: also of one that failed before.
+    async fn run_step(&self, may_retry: bool) -> Result<Step> {
+        let left_out = self.stuck_schedules.count(); // these come first
+        let coming = self.queues.0.store.next_occurrences(STEP + left_out).await?;
         let now = self.queues.now()?;
         let next_at = coming.iter().map(|(_, at)| *at).find(|at| *at > now);
-        let mut due: Vec<ScheduleName> =
+        let due: Vec<ScheduleName> =
             coming.into_iter().filter(|(_, at)| *at <= now).map(|(name, _)| name).collect();
-        due.shuffle(&mut rand::rng()); // servers that run at the same moment begin with different ones
-        let runs = due.into_iter().map(|name| async move { self.run_due(&name).await });
-        let runs: Vec<Result<Option<u64>>> =
+        let Sorted { mut others, mut again, .. } = self.stuck_schedules.sort(due, |name| name);
+        others.shuffle(&mut rand::rng()); // servers that run at the same moment begin with different ones
+        again.shuffle(&mut rand::rng());
+        let again = again.pop().filter(|_| may_retry);
+        let step = self.run_all(others, again).await?;
+        Ok(Step { next_at, ..step })
+    }
+
+    /// Runs the occurrences of these schedules; `again` failed before. One that fails keeps none of the others from being run.
+    async fn run_all(&self, others: Vec<ScheduleName>, again: Option<ScheduleName>) -> Result<Step> {
+        let others = others.into_iter().map(|name| (name, false));
+        let all: Vec<(ScheduleName, bool)> = others.chain(again.map(|name| (name, true))).collect();
+        let runs = all.into_iter().map(|(name, is_known)| async move {
+            let ran = self.run_due(&name).await;
+            (name, is_known, ran)
+        });
+        let runs: Vec<(ScheduleName, bool, Result<Option<u64>>)> =
             futures::stream::iter(runs).buffer_unordered(AT_ONCE).collect().await;
-        // One that fails keeps none of the others from being run.
-        let (mut done, mut more) = (0, false);
-        for ran in runs {
-            let ran = ran?;
-            more |= ran.is_some(); // one that cannot be read stays due, and must not be tried again at once
-            done += ran.unwrap_or(0);
+        let (mut step, mut failed, mut failure) = (Step::default(), Vec::new(), None);
+        for (name, is_known, ran) in runs {
+            match ran {
+                Ok(ran) => {
+                    // One that cannot be read stays due, and must not be tried again at once.
+                    step.more |= ran.is_some();
+                    step.done += ran.unwrap_or(0);
+                    self.stuck_schedules.forget(&name);
+                }
+                Err(error) => {
+                    let (schedule, why) = (name.as_str(), chain(&error));
+                    tracing::debug!(schedule, error = why, "a schedule could not be run");
+                    if is_known {
+                        step.retried_in_vain = true;
+                    } else {
+                        failure.get_or_insert((error, why));
+                    }
+                    failed.push(name);
+                }
+            }
         }
-        Ok(Step { done, more, next_at })
+        // Where others fail and none runs, the store is away.
+        let (error, why) = failure.unzip();
+        if let Some(error) = error.filter(|_| !step.more) {
+            return Err(error);
+        }
+        let count = failed.len();
+        if let Some(name) = self.stuck_schedules.note(failed) {
+            let (schedule, error) = (name.as_str(), why.unwrap_or_default());
+            tracing::warn!(schedule, count, error, "some schedules cannot be run, others can; retrying");
+        }
+        Ok(step)
     }
 
     /// Runs the occurrence of this schedule that is due, unless another server has done so. Returns how many

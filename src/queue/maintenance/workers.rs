@@ -3,6 +3,9 @@
 //! A server judges only timeouts during which it listened itself. After a start, or after its store was away,
 //! every worker seems to have timed out, although there was no server to take its heartbeats; so the server
 //! first listens for as long as the worker's timeout. A server that was there all the time need not wait.
+//!
+//! Whether the store is there is judged by reads and by its probe, not by whether it changes what a worker holds: on MongoDB a transaction
+//! that a killed server has left open may hold these jobs for a minute. All other workers time out meanwhile.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -51,13 +54,8 @@ impl Maintenance {
         let mut done = 0;
         let mut named = Named::default();
         loop {
-            let now = Instant::now();
-            let heard = lock(&self.listening).get_or_insert_with(|| Listening::begin(now)).check(now);
-            let heard_ms = u64::try_from(heard.as_millis()).unwrap_or(u64::MAX);
-            let taken = self.take_step(heard_ms, &mut named).await;
-            // While the store is away it takes no heartbeats either.
-            let restart = |_: &_| *lock(&self.listening) = Some(Listening::begin(Instant::now()));
-            let (taken, next_in_ms) = taken.inspect_err(restart)?;
+            let heard_ms = u64::try_from(self.listen(true).as_millis()).unwrap_or(u64::MAX);
+            let (taken, next_in_ms) = self.take_step(heard_ms, &mut named).await?;
             done += taken as u64;
             if taken == 0 {
                 // A millisecond more, so that the time has surely come.
@@ -67,15 +65,32 @@ impl Maintenance {
         }
     }
 
+    /// Notes whether the store is there: while it is away it takes no heartbeats either. Returns for how long this server has listened.
+    pub(super) fn listen(&self, is_there: bool) -> Duration {
+        let (now, mut listening) = (Instant::now(), lock(&self.listening));
+        if !is_there {
+            *listening = None;
+        }
+        listening.get_or_insert_with(|| Listening::begin(now)).check(now)
+    }
+
     /// Takes back some jobs of timed-out workers. Returns how many, and in how many milliseconds the next
     /// worker times out. `heard_ms`: for how long this server would have seen a heartbeat. `named`: those that were named before.
     async fn take_step(&self, heard_ms: u64, named: &mut Named) -> Result<(usize, Option<u64>)> {
-        let timed_out = self.queues.0.store.timed_out_workers(heard_ms, STEP).await?;
-        let TimedOut { changes, workers, next_in_ms } = timed_out;
+        let store = &self.queues.0.store;
+        let timed_out = store.timed_out_workers(heard_ms, STEP).await;
+        if timed_out.is_err() {
+            self.listen(false);
+        }
+        let TimedOut { changes, workers, next_in_ms } = timed_out?;
         let jobs = changes.len();
         let mut taken = 0;
         if jobs > 0 {
-            taken = self.queues.apply_overdue(changes).await?.done;
+            let applied = self.queues.apply_overdue(changes).await;
+            if applied.is_err() {
+                self.listen(store.ping().await.is_ok()); // the next look may come before the next probe
+            }
+            taken = applied?.done;
         }
         let fresh = workers.iter().filter(|name| named.in_feed.insert((*name).clone()));
         fresh.for_each(|worker| self.queues.0.feed.note_lost(worker));
