@@ -96,6 +96,7 @@ pub trait Operations: Send + Sync {
     /// Does what a step does, each change for itself, and replaces the record of its operation, all of it or nothing. Returns nothing
     /// where the record is not of the revision that was seen: then nothing was done.
     ///
-    /// A queue that jobs are moved to takes no more than `rules` allow; the others are denied.
+    /// A queue that jobs are moved to takes no more than `rules` allow; the others are denied. Where the database refuses to write one of
+    /// the jobs (`NotUnique`, `Unreadable`) the step fails, and nothing was done.
     async fn step_operation(&self, step: BulkStep, rules: &Rules) -> Result<Option<BulkDone>>;
 }

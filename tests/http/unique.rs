@@ -31,6 +31,53 @@ fn order(n: u64, field: Option<(&str, &str)>) -> Value {
     push
 }
 
+/// An operation does what the index allows, skips the other jobs, and names them.
+pub async fn an_operation_leaves_what_a_unique_index_refuses(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let jobs = indexed(place).await;
+    configure(&server, "mail", json!({"retain_done_ms": 3_600_000})).await;
+    // Two that follow each other, and the last one.
+    let refused = [70, 71, 150];
+    for n in refused {
+        server.push("mail", order(n, None)).await;
+        let taken = take(&server, "mail").await;
+        assert_eq!(server.settle(&taken, "commit", json!({})).await.0, 200);
+    }
+    let letters: Vec<Value> = (1..=150).map(|n| order(n, None)).collect();
+    let (status, pushed) = server.post("/v1/queues/letters/jobs/batch", json!({"jobs": letters})).await;
+    assert_eq!(status, 200, "{pushed}");
+    let left = refused.map(|n| id(&pushed["results"][n as usize - 1]));
+
+    let done = async |body: Value| {
+        let (status, begun) = server.post("/v1/operations", body).await;
+        assert_eq!(status, 202, "{begun}");
+        let path = format!("/v1/operations/{}", id(&begun));
+        until("the operation is over", || async { server.get(&path).await.1["finished_at"].is_string() })
+            .await;
+        let now = server.get(&path).await.1;
+        assert_eq!((&now["state"], now.get("error")), (&json!("done"), None), "{now}");
+        now
+    };
+    let figures =
+        |now: &Value| [&now["scanned"], &now["affected"], &now["skipped"]].map(|n| n.as_u64().unwrap());
+    let names = |now: &Value, index: usize, job: &str| {
+        let error = now["errors"][index].as_str().unwrap_or_else(|| panic!("{now}"));
+        assert!(error.contains(job) && error.contains("payload.order_1"), "{now}");
+    };
+    let moved = done(json!({"filter": {"queue": "letters"}, "action": "move", "to": "mail"})).await;
+    assert_eq!(figures(&moved), [150, 147, 3], "{moved}");
+    assert_eq!(moved["errors"].as_array().unwrap().len(), 3, "{moved}");
+    (0..3).for_each(|n| names(&moved, n, &left[n]));
+    let letters = server.get("/v1/queues/letters/jobs").await.1;
+    assert_eq!(ids(letters["jobs"].as_array().unwrap()), left, "{letters}");
+    assert_eq!(jobs.count_documents(doc! { "queue": "mail" }).await.unwrap(), 150);
+
+    // Each copy has the order of its original.
+    let replayed = done(json!({"filter": {"queue": "mail"}, "action": "replay"})).await;
+    assert_eq!(figures(&replayed), [3, 0, 3], "{replayed}");
+    assert_eq!(jobs.count_documents(doc! { "queue": "mail" }).await.unwrap(), 150);
+}
+
 /// It refuses the job that violates it, whatever that comes with, and nothing else.
 pub async fn a_unique_index_of_another_program_refuses_its_own(place: &Place) {
     let server = Server::start(&place.url).await;

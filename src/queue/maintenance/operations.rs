@@ -39,7 +39,8 @@ const FULL_PAUSE: Duration = Duration::from_secs(2);
 /// What is known of the operations that this server works on.
 #[derive(Default)]
 pub(super) struct Steps {
-    /// How many jobs the next step of an operation has, where one has failed: others may have changed some of them.
+    /// How many jobs the next step of an operation has, where one has failed: others may have changed some of them, or one may be
+    /// at fault.
     sizes: HashMap<BulkId, usize>,
     /// When an operation goes on here whose queue was full.
     full: HashMap<BulkId, Instant>,
@@ -92,7 +93,7 @@ impl Maintenance {
         let id = operation.id.clone();
         let worked = self.work_for_a_while(operation).await;
         match &worked {
-            // It must not be tried for ever: an operator is to see why.
+            // It must not be tried for ever: an operator is to see why. What is the fault of one job does not come here: that is skipped.
             Err(Error::Store(
                 error @ (StoreError::Internal(_) | StoreError::Unreadable(_) | StoreError::NotUnique(_)),
             )) => {
@@ -108,13 +109,18 @@ impl Maintenance {
         let (end, before) = (Instant::now() + SLICE, operation.affected);
         let Some(mut operation) = self.take(operation).await? else { return Ok(0) };
         while Instant::now() < end {
-            match self.step(&mut operation, end).await? {
-                Stepped::More => self.double(&operation.id),
-                Stepped::Full => {
+            match self.step(&mut operation, end).await {
+                Ok(Stepped::More) => self.double(&operation.id),
+                Ok(Stepped::Full) => {
                     lock(&self.steps).full.insert(operation.id.clone(), Instant::now() + FULL_PAUSE);
                     break;
                 }
-                Stepped::Over => break,
+                Ok(Stepped::Over) => break,
+                // One of its jobs fails all of a step: in smaller ones the others go on without it.
+                Err(Error::Store(error)) if is_of_one_job(&error) && self.size(&operation.id) > 1 => {
+                    self.halve(&operation.id);
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(operation.affected.saturating_sub(before))
@@ -182,13 +188,18 @@ impl Maintenance {
                 None => (at.part, at.after, at.was_over) = (at.part + 1, None, false),
             }
             if Instant::now() >= end {
-                let kept = self.save(operation, self.leased(next, queues.now()?)).await?;
-                return Ok(kept.map_or(Stepped::Over, |kept| {
-                    *operation = kept;
-                    Stepped::More
-                }));
+                return self.keep(operation, self.leased(next, queues.now()?)).await;
             }
         }
+    }
+
+    /// Remembers how far it has come, where no job is changed along with that.
+    async fn keep(&self, operation: &mut Bulk, next: Bulk) -> Result<Stepped> {
+        let kept = self.save(operation, next).await?;
+        Ok(kept.map_or(Stepped::Over, |kept| {
+            *operation = kept;
+            Stepped::More
+        }))
     }
 
     /// Does what is to be done with these jobs, in one transaction with the record, which is `next` but for what comes of it.
@@ -202,12 +213,21 @@ impl Maintenance {
             base.cursor.was_over |= found.stopped_at.is_none();
             base.cursor.after = found.stopped_at.or(last);
         }
+        let is_alone = picked.len() == 1;
         let next: BulkNext = Arc::new(move |done| after_step(&base, &picked, done, now));
         faults::point("operation.chosen").await;
         let noted = Notes::of(&effect);
         let (id, seen, row) = (operation.id.clone(), operation.rev, self.queues.row_of_end(now));
         let step = BulkStep { effect, id, seen, next: next.clone(), row: row.clone() };
-        let done = self.queues.0.store.step_operation(step, &self.queues.rules()).await?;
+        let stepped = self.queues.0.store.step_operation(step, &self.queues.rules()).await;
+        let done = match stepped {
+            // Nothing of the step is stored: the record alone goes on, behind this job.
+            Err(error) if is_alone && is_of_one_job(&error) => {
+                let denied = BulkDone::Changed(vec![Err(Denied::Store(error))]);
+                return self.keep(operation, next(&denied)).await;
+            }
+            stepped => stepped?,
+        };
         faults::point("operation.stepped").await;
         let Some(done) = done else { return Ok(Stepped::Over) };
         *operation = next(&done);
@@ -301,7 +321,7 @@ impl Maintenance {
         lock(&self.steps).sizes.get(id).copied().unwrap_or(STEP)
     }
 
-    /// Makes the next step smaller: of many jobs others may have changed one.
+    /// Makes the next step smaller: of many jobs others may have changed one, or one may be at fault.
     fn halve(&self, id: &BulkId) {
         let half = (self.size(id) / 2).max(1);
         lock(&self.steps).sizes.insert(id.clone(), half);
@@ -320,6 +340,11 @@ impl Maintenance {
 /// clock was set back since: nothing is waited for.
 fn ms_until(at: Timestamp, most_ms: u64, now: Timestamp) -> u64 {
     Some(at.ms_since(now)).filter(|ms| *ms <= most_ms + CLOCKS_DIFFER_MS).unwrap_or(0)
+}
+
+/// Whether an error is the fault of one job, and fails all of a step only because its jobs share a transaction.
+fn is_of_one_job(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unreadable(_) | StoreError::NotUnique(_))
 }
 
 /// What a step is to do.

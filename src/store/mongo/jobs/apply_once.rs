@@ -7,7 +7,7 @@ use mongodb::bson::doc;
 
 use crate::job::push::Room;
 use crate::job::trace::{OfJob, inherits};
-use crate::job::transition::{Next, Refusal, Surroundings, missing, step};
+use crate::job::transition::{Next, OfUnreadable, Operation, Refusal, Surroundings, missing, step};
 use crate::job::{JobId, Meta, QueueName, Rules, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
@@ -17,6 +17,7 @@ use crate::store::mongo::jobs::apply_atomic::{CarryOut, Written};
 use crate::store::mongo::jobs::document::{Row, to_meta, trace_of, without_contents, without_long};
 use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::jobs::query;
+use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Applied, Change, Denied, Keyed, Once, Result, Store as _, StoreError};
@@ -25,7 +26,13 @@ use crate::store::{Applied, Change, Denied, Keyed, Once, Result, Store as _, Sto
 const ATTEMPTS: usize = 6;
 
 type Answer = Result<Applied, Denied>;
-type Found = Result<(Meta, OfJob), StoreError>;
+type Found = Result<(Meta, OfJob), Box<Spoiled>>;
+
+/// A job that cannot be read.
+struct Spoiled {
+    document: Stored,
+    why: StoreError,
+}
 
 /// Applies changes of different jobs, unless the call was answered before.
 pub async fn apply(
@@ -82,10 +89,14 @@ async fn read(mongo: &Mongo, changes: &[Change]) -> Result<HashMap<JobId, Found>
     let projection = if has_heirs { without_long() } else { without_contents() };
     let cursor = jobs.find(doc! { "_id": { "$in": ids } }).projection(projection).await;
     let documents: Vec<Stored> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
-    let found = documents.iter().filter_map(|document| {
-        let id = Row(document).text::<JobId>("_id").ok()?;
-        let meta = to_meta(document).map_err(StoreError::unreadable);
-        Some((id, meta.map(|meta| (meta, trace_of(document)))))
+    let found = documents.into_iter().filter_map(|document| {
+        let id = Row(&document).text::<JobId>("_id").ok()?;
+        let meta = to_meta(&document);
+        let found = match meta {
+            Ok(meta) => Ok((meta, trace_of(&document))),
+            Err(error) => Err(Box::new(Spoiled { document, why: error.unreadable() })),
+        };
+        Some((id, found))
     });
     Ok(found.collect())
 }
@@ -98,33 +109,22 @@ pub struct Planned {
     pub denied: Placed<Denied>,
 }
 
-/// Plans changes of different jobs.
+/// Plans changes of different jobs. What they write is written in a transaction that begins afterwards.
 pub async fn planned(mongo: &Mongo, changes: &[Change], rules: &Rules) -> Result<Planned> {
-    let found = read(mongo, changes).await?;
-    plan(mongo, changes, found, rules)
-}
-
-fn plan(
-    mongo: &Mongo,
-    changes: &[Change],
-    mut found: HashMap<JobId, Found>,
-    rules: &Rules,
-) -> Result<Planned> {
+    let mut found = read(mongo, changes).await?;
     let now = mongo.now()?;
     let (mut plans, mut denied) = (Vec::new(), Vec::new());
     for (n, change) in changes.iter().enumerate() {
         let around = Surroundings { now, rules, chance: rand::random() };
         let planned = match found.remove(&change.id) {
-            Some(Ok((meta, trace))) => match step(&meta, &change.operation, around) {
-                Ok(step) if step.next == Next::Keep => Err(Denied::Refused(Refusal::Unknown)),
-                Ok(step) => {
-                    let mut plan = Plan::new(meta, step, &change.operation, now);
+            Some(Ok((meta, trace))) => {
+                let mut planned = plan(meta, &change.operation, around);
+                if let Ok(plan) = &mut planned {
                     plan.inherit(&trace);
-                    Ok(plan)
                 }
-                Err(refusal) => Err(Denied::Refused(refusal)),
-            },
-            Some(Err(error)) => Err(Denied::Store(error)),
+                planned
+            }
+            Some(Err(spoiled)) => plan_of_spoiled(mongo, *spoiled, &change.operation, around).await?,
             None => Err(Denied::Refused(missing(&change.operation))),
         };
         match planned {
@@ -133,6 +133,35 @@ fn plan(
         }
     }
     Ok(Planned { plans, denied })
+}
+
+/// Plans a change of a job.
+fn plan(meta: Meta, operation: &Operation, around: Surroundings<'_>) -> Result<Plan, Denied> {
+    match step(&meta, operation, around) {
+        Ok(step) if step.next == Next::Keep => Err(Denied::Refused(Refusal::Unknown)),
+        Ok(step) => Ok(Plan::new(meta, step, operation, around.now)),
+        Err(refusal) => Err(Denied::Refused(refusal)),
+    }
+}
+
+/// Plans a change of a job that cannot be read: what removes it goes on with what can be read, and all else is denied. A `rev` that the
+/// job lacks is written at once, so that the transaction finds the job by it.
+async fn plan_of_spoiled(
+    mongo: &Mongo,
+    spoiled: Spoiled,
+    operation: &Operation,
+    around: Surroundings<'_>,
+) -> Result<Result<Plan, Denied>> {
+    let salvaged = match operation.of_unreadable() {
+        OfUnreadable::Remove(removal) => {
+            unreadable::salvage(mongo, &spoiled.document).await?.map(|meta| (meta, removal))
+        }
+        _ => None,
+    };
+    Ok(match salvaged {
+        Some((meta, removal)) => plan(meta, &removal, around),
+        None => Err(Denied::Store(spoiled.why)),
+    })
 }
 
 /// Changes and their answer. Done: nothing where a job is not as it was read.
