@@ -1,5 +1,5 @@
 //! The disk under SQLite, and the machine's clock: every operation on the file is struck once, by a kill, a torn write,
-//! a power cut or an error, for every verb that writes; the disk is full for a while, or fails; the clock is set back
+//! a power cut or an error, for every verb that writes; the disk is full for a while, fails, or stalls; the clock is set back
 //! or ahead. The library in `tests/shim` does all that to one server, see `common/shim.rs`.
 //!
 //! Usually one fault of each operation is tried; `TAILBACK_DISK_CASES=all` (`just disk`) tries all.
@@ -20,6 +20,8 @@ mod lane;
 mod lifecycle;
 #[path = "disk/site.rs"]
 mod site;
+#[path = "disk/stalled.rs"]
+mod stalled;
 #[path = "disk/verbs.rs"]
 mod verbs;
 #[path = "disk/verbs_more.rs"]

@@ -91,5 +91,7 @@ on_one_store! { mongo:
     a_reserve_returns_what_it_won_before_a_part_that_does_not_end
     a_part_of_a_claim_that_lands_later_is_given_back_as_well
     many_small_batches_that_are_overdue_hold_up_nothing_else
+    a_large_settle_of_which_a_job_is_gone_ends_in_time
+    a_large_settle_of_lost_jobs_is_refused_in_time
     the_removal_of_a_worker_goes_on_behind_a_step_that_does_not_end
 }

@@ -178,6 +178,9 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
             }
             Ok(moved.with(payload.as_ref(), headers.as_ref()))
         }
+        // A job in history shows that it was committed; one that is held is left alone.
+        Operation::Recall { .. } if meta.state == State::Done => Ok(finish(meta, None, around)),
+        Operation::Recall { .. } => Err(Refusal::Conflict { state: meta.visible(now) }),
         Operation::TakeOver { to, lease_ms, .. } => delivery::take_over(meta, to, *lease_ms, now),
         Operation::Release { unless_seen, .. } => release(meta, *unless_seen, now),
         Operation::Expire { expires_at } => removal::expire(meta, *expires_at, now),

@@ -201,6 +201,24 @@ impl Settle {
         };
         Change { id: self.id, operation }
     }
+
+    /// Returns the change that does nothing, and gets the outcome of the first call if this is its repeat. Of what names queues.
+    fn into_recall(self) -> Change {
+        let verb = if matches!(self.action, Action::Move { .. }) { Verb::Move } else { Verb::Commit };
+        let claim = self.claim.unwrap_or_else(|| Claim::from_stored("")); // no job has it
+        Change { id: self.id, operation: Operation::Recall { claim, verb } }
+    }
+}
+
+/// Returns what a settle gets that was to be refused: the refusal, unless the store has found its first call, or may have.
+fn unless_repeated(settled: Result<Settled>, refusal: Option<Error>) -> Result<Settled> {
+    match (settled, refusal) {
+        (
+            Err(Error::ReservationLost { .. } | Error::WrongState { .. } | Error::UnreadableJob { .. }),
+            Some(refusal),
+        ) => Err(refusal),
+        (settled, _) => settled,
+    }
 }
 
 /// Settles in flight. Their rounds go one after the other: a repeat never overtakes its first call, and finds
@@ -265,30 +283,36 @@ impl Queues {
         let unknown = self.unknown_semaphores(pushed).await?;
         let (mut places, full) =
             self.take_queues(&self.new_queues(plausible().flat_map(Settle::queues))).await?;
-        let (mut changes, mut named) = (Vec::new(), Vec::new());
+        let (mut changes, mut named, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
         for (settle, answer) in settles.into_iter().zip(&mut answers) {
             if answer.is_some() {
                 continue;
             }
             let known = settle.check_semaphores(&unknown);
-            if let Err(error) = known.and_then(|()| self.check_queues(&full, settle.queues())) {
-                *answer = Some(Err(error));
-                continue;
-            }
-            let queues =
-                places.of_each(std::iter::once(&settle).map(|settle| settle.queues().cloned().collect()));
-            let change = settle.into_change(self, now, trace.as_ref());
+            // What may not be stored now may have been stored by the first call.
+            let refusal = known.and_then(|()| self.check_queues(&full, settle.queues())).err();
+            let names = |settle: &Settle| -> Vec<QueueName> {
+                if refusal.is_some() { Vec::new() } else { settle.queues().cloned().collect() }
+            };
+            let queues = places.of_each(std::iter::once(&settle).map(names));
+            let change = match &refusal {
+                Some(_) => settle.into_recall(),
+                None => settle.into_change(self, now, trace.as_ref()),
+            };
             *answer = self.recall(&change).map(|earlier| Ok(Settled::again(&change.id, earlier)));
             if answer.is_none() {
                 changes.push(change);
                 named.extend(queues);
+                refusals.push(refusal);
             }
         }
         // What is settled in part, or was before, is judged as a whole once it is over.
-        let take = take.filter(|_| answers.iter().all(Option::is_none));
+        let is_whole = answers.iter().all(Option::is_none) && refusals.iter().all(Option::is_none);
+        let take = take.filter(|_| is_whole);
         let (settled, taken) = self.settle_together(Settling { changes, take }).await;
         places.keep_stored(&named, &settled);
-        let mut settled = settled.into_iter();
+        let settled = settled.into_iter().zip(refusals);
+        let mut settled = settled.map(|(settled, refusal)| unless_repeated(settled, refusal));
         let lost = || Err(StoreError::internal("a settle was left unanswered").into());
         let answer =
             |answer: Option<Result<Settled>>| answer.unwrap_or_else(|| settled.next().unwrap_or_else(lost));
@@ -336,7 +360,9 @@ impl Queues {
     /// Returns how the very same call ended before, and when, if it is one that must not happen twice. What a commit
     /// pushed is not cached here but kept in its receipt, which also a repeat without the pushes is answered by.
     fn recall(&self, change: &Change) -> Option<(Outcome, Timestamp)> {
-        if !change.operation.pushes().is_empty() {
+        // What is only recalled of a commit has pushes.
+        let is_of_pushes = matches!(change.operation, Operation::Recall { verb: Verb::Commit, .. });
+        if is_of_pushes || !change.operation.pushes().is_empty() {
             return None;
         }
         let claim = change.operation.claim()?;

@@ -2,8 +2,9 @@
 
 use tailback::job::record::TrailReason;
 use tailback::job::route::Stage;
+use tailback::job::state::Verb;
 use tailback::job::transition::{Operation, Outcome, Refusal};
-use tailback::job::{Child, Claim, Job, JobId, NewJob, Rules, State};
+use tailback::job::{Child, Claim, Job, JobId, NewJob, Rules, State, Visible};
 use tailback::store::{Applied, Change, Denied, PushRefused, Store};
 
 use super::support::*;
@@ -95,6 +96,25 @@ pub async fn the_repeat_of_a_commit_that_pushed_answers_the_same(store: &dyn Sto
         assert_eq!((&again.outcome, &again.pushed), (&first.outcome, &first.pushed));
         assert_eq!(ids(&claim(store, ask("out", 9)).await), children(&first), "pushed once");
     }
+}
+
+pub async fn a_recall_finds_what_was_done_and_does_nothing(store: &dyn Store) {
+    let recall = |job: &Job, verb| change(&job.meta.id, Operation::Recall { claim: held_by(job), verb });
+    let taken = push_and_take(store, job("in")).await;
+    for verb in [Verb::Commit, Verb::Move] {
+        let refused = apply(store, recall(&taken, verb)).await;
+        assert_eq!(refused, Err(Refusal::Conflict { state: Visible::Reserved }));
+    }
+    assert_eq!(see(store, &taken.meta.id).await, taken);
+    let first = commit_pushing(store, &taken, vec![job("out")], &Rules::default()).await.unwrap();
+    let again = apply(store, recall(&taken, Verb::Commit)).await.unwrap();
+    assert_eq!((again.repeated, again.outcome, again.pushed), (true, first.outcome, first.pushed));
+    assert_eq!(apply(store, recall(&taken, Verb::Move)).await, Err(Refusal::Lost { gone: true }));
+    let taken = push_and_take(store, job("in")).await;
+    let moved = apply(store, move_to(&taken, "next")).await.unwrap();
+    let again = apply(store, recall(&taken, Verb::Move)).await.unwrap();
+    assert_eq!((again.repeated, again.outcome), (true, moved.outcome));
+    assert_eq!(apply(store, recall(&taken, Verb::Commit)).await, Err(Refusal::Lost { gone: false }));
 }
 
 pub async fn a_stale_commit_pushes_nothing(store: &dyn Store) {

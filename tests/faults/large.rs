@@ -1,6 +1,7 @@
 //! Calls that concern many jobs go in steps: each ends in time, and what is done is answered, whatever becomes of the next one.
 
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
@@ -163,4 +164,62 @@ pub async fn the_removal_of_a_worker_goes_on_behind_a_step_that_does_not_end(pla
         assert!(jobs > 0, "{back} of {JOBS} are back");
         back += jobs;
     }
+}
+
+/// How many jobs one call settles at most.
+const SETTLED: usize = 1000;
+/// How long each command waits, and each response. Commands for so many jobs one by one take twenty seconds longer than the server has.
+const SLOWED: Duration = Duration::from_millis(25);
+/// A server that has time for hundreds of commands of this kind, on a machine that is busy for some dozens.
+const FOR_SOME: (&str, &str) = ("TAILBACK_MONGODB__DEADLINE_MS", "30000");
+
+/// Reserves as many jobs as one call settles.
+async fn held(server: &Server, ask: &Value) -> Vec<Value> {
+    let mut held = Vec::new();
+    while held.len() < SETTLED {
+        held.extend(server.reserve("work", ask.clone()).await);
+    }
+    held
+}
+
+/// Commits jobs by one call while every command waits. Returns how many got which status.
+async fn committed_slowly(Pair { proxy, far, .. }: &Pair, jobs: &[Value]) -> BTreeMap<u64, usize> {
+    let commit = |job: &Value| json!({"id": job["id"], "reservation": job["reservation"]});
+    let commits: Vec<Value> = jobs.iter().map(commit).collect();
+    proxy.slow(SLOWED);
+    let (status, answer) = far.post("/v1/settle", json!({"commit": commits})).await;
+    proxy.slow(Duration::ZERO);
+    assert_eq!(status, 200, "{answer}");
+    let mut statuses = BTreeMap::new();
+    for settled in answer["commit"].as_array().unwrap() {
+        *statuses.entry(settled["status"].as_u64().unwrap()).or_default() += 1;
+    }
+    statuses
+}
+
+/// The one deletion finds all jobs but one, and does not say which: what proves the others is looked up for all of them at once.
+pub async fn a_large_settle_of_which_a_job_is_gone_ends_in_time(place: &Place) {
+    let pair = Pair::start_with(place, &[FOR_SOME]).await;
+    let Pair { far, near, .. } = &pair;
+    push_many(near, "work", SETTLED, json!({})).await;
+    let held = held(far, &json!({"count": SETTLED, "lease_ms": LONG_MS})).await;
+    let path = format!("/v1/jobs/{}?force=true", held[0]["id"].as_str().unwrap());
+    assert_eq!(near.send(Method::DELETE, &path, None).await.0, 200);
+    assert_eq!(committed_slowly(&pair, &held).await, BTreeMap::from([(200, SETTLED - 1), (409, 1)]));
+}
+
+/// All of them were taken from their worker: whether they were committed before is looked up at once as well.
+pub async fn a_large_settle_of_lost_jobs_is_refused_in_time(place: &Place) {
+    let pair = Pair::start_with(place, &[FOR_SOME]).await;
+    let Pair { far, near, .. } = &pair;
+    push_many(near, "work", SETTLED, json!({})).await;
+    let held = held(far, &json!({"count": SETTLED, "lease_ms": LONG_MS, "worker": "w"})).await;
+    loop {
+        let (status, answer) = near.send(Method::DELETE, "/v1/workers/w", None).await;
+        assert_eq!(status, 200, "{answer}");
+        if answer.get("more").is_none() {
+            break;
+        }
+    }
+    assert_eq!(committed_slowly(&pair, &held).await, BTreeMap::from([(409, SETTLED)]));
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use mongodb::bson::{Document, doc};
 
 use super::support::*;
+use crate::common::fleet::fleet;
 
 pub async fn a_commit_pushes_what_it_led_to(place: &Place) {
     let server = Server::start(&place.url).await;
@@ -164,6 +165,63 @@ pub async fn one_commit_on_two_servers_pushes_once(place: &Place) {
         let there = two.reserve("out", json!({"count": 9, "lease_ms": 600_000})).await;
         assert_eq!(ids(&there), ids(first.1["pushed"].as_array().unwrap()));
     }
+}
+
+/// The semaphore that a pushed job needed was deleted since: a new commit is refused, and the repeat of the first one is not.
+pub async fn a_commit_is_repeated_without_the_semaphore_of_its_push(place: &Place) {
+    // On MongoDB the first call comes to another server than the one that has delivered the job, and gets the repeat.
+    let servers = fleet(place).await;
+    let (server, other) = (&servers[0], servers.last().unwrap());
+    let path = "/v1/semaphores/s";
+    let put = server.send(reqwest::Method::PUT, path, Some(json!({"capacity": 1}))).await;
+    assert_eq!(put.0, 200, "{}", put.1);
+    let long = json!({"lease_ms": 600_000, "wait_ms": 20_000});
+    server.push("in", json!({"payload": 1})).await;
+    let taken = server.reserve("in", long.clone()).await.remove(0);
+    let body = json!({"push": [{"queue": "out", "payload": 1, "semaphores": ["s"]}]});
+    let first = other.settle(&taken, "commit", body.clone()).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    let child = server.reserve("out", long.clone()).await.remove(0);
+    assert_eq!(id(&child), id(&first.1["pushed"][0]));
+    assert_eq!(server.settle(&child, "commit", json!({})).await.0, 200);
+    let deleted = server.send(reqwest::Method::DELETE, path, None).await;
+    assert_eq!(deleted.0, 200, "{}", deleted.1);
+    assert_eq!(server.settle(&taken, "commit", body.clone()).await, repeat_of(&first));
+    let items = json!([{"id": taken["id"], "reservation": taken["reservation"], "push": body["push"]}]);
+    let (_, answer) = server.post("/v1/settle", json!({"commit": items})).await;
+    assert_eq!(answer["commit"][0]["pushed"], first.1["pushed"], "{answer}");
+    server.push("in", json!({"payload": 2})).await;
+    let held = server.reserve("in", long).await.remove(0);
+    invalid(&server.settle(&held, "commit", body.clone()).await, "/push/0/semaphores/0");
+    assert_eq!(see(server, &id(&held)).await["state"], "reserved");
+    assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
+    invalid(&server.settle(&held, "commit", body).await, "/push/0/semaphores/0");
+}
+
+/// There are as many queues by now as there may be, and what the first calls named is none of them: their repeats are not refused.
+pub async fn a_settle_is_repeated_where_no_queue_may_come(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    for n in 0..3 {
+        server.push("in", json!({ "payload": n })).await;
+    }
+    let taken = server.reserve("in", json!({"count": 3, "lease_ms": 600_000})).await;
+    let (push, to) = (json!({"push": [{"queue": "out", "payload": 1}]}), json!({"queue": "moved"}));
+    let committed = server.settle(&taken[0], "commit", push.clone()).await;
+    let moved = server.settle(&taken[1], "move", to.clone()).await;
+    assert_eq!((committed.0, moved.0), (200, 200), "{} {}", committed.1, moved.1);
+    for queue in ["out", "moved"] {
+        let job = server.reserve(queue, json!({"lease_ms": 600_000})).await.remove(0);
+        assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
+        server.push(&format!("beside-{queue}"), json!({"payload": 1})).await;
+    }
+    assert!(server.terminate().await.success());
+    // A server that has just started knows no names, and remembers no outcomes.
+    let server = Server::start_with(&place.url, &[("TAILBACK_LIMITS__QUEUES", "3")]).await;
+    assert_eq!(server.settle(&taken[0], "commit", push.clone()).await, repeat_of(&committed));
+    assert_eq!(server.settle(&taken[1], "move", to.clone()).await, repeat_of(&moved));
+    refused(&server.settle(&taken[2], "commit", push).await, 429, "limit-reached");
+    refused(&server.settle(&taken[2], "move", to).await, 429, "limit-reached");
+    assert_eq!(server.settle(&taken[2], "commit", json!({})).await.0, 200);
 }
 
 pub async fn what_is_replaced_beside_something_else_says_so(place: &Place) {

@@ -33,6 +33,9 @@ pub enum Operation {
         headers: Option<Headers>,
         key: Option<KeyHold>,
     },
+    /// A commit or a move that is refused before it is sent, such as for what it pushes: its first call may have taken effect while it
+    /// could. The repeat of that gets its outcome, and nothing happens.
+    Recall { claim: Claim, verb: Verb },
     /// A repeat of the request that won the job gets it under its own claim; the old token is dead from here on. Where both claims
     /// are one, it is only handed out again, and its lease begins anew.
     TakeOver { claim: Claim, to: Claim, lease_ms: u64 },
@@ -77,6 +80,7 @@ impl Operation {
             Self::Rollback { .. } => Verb::Rollback,
             Self::Extend { .. } => Verb::Extend,
             Self::Move { .. } => Verb::Move,
+            Self::Recall { verb, .. } => *verb,
             Self::TakeOver { .. } => Verb::TakeOver,
             Self::Release { .. } => Verb::Release,
             Self::Lapse { .. } => Verb::Lapse,
@@ -169,6 +173,7 @@ impl Operation {
             | Self::Rollback { claim, .. }
             | Self::Extend { claim, .. }
             | Self::Move { claim, .. }
+            | Self::Recall { claim, .. }
             | Self::TakeOver { claim, .. }
             | Self::Release { claim, .. }
             | Self::Lapse { claim, .. }

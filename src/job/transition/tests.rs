@@ -66,6 +66,7 @@ fn operations(claim: &Claim) -> Vec<Operation> {
             headers: None,
             key: None,
         },
+        Operation::Recall { claim: claim(), verb: Verb::Commit },
         Operation::TakeOver { claim: claim(), to: Claim::random(), lease_ms: 1000 },
         Operation::Release { claim: claim(), unless_seen: false },
         Operation::Lapse { claim: claim(), reserved_until: at(NOW + 10) },
@@ -247,6 +248,20 @@ fn a_delivery_is_never_longer_than_its_job_says() {
             assert_eq!(outcome, extended.map(held).ok_or(Refusal::Lost { gone: false }));
             let commit = Operation::Commit { claim: claim.clone(), result: None, push: Vec::new() };
             assert!(step(&meta, &commit, around).is_ok(), "the token decides");
+        }
+    }
+}
+
+#[test]
+fn a_recall_changes_no_job() {
+    let (claim, rules) = (Claim::random(), Rules::default());
+    let around = Surroundings { now: at(NOW), rules: &rules, chance: 0.5 };
+    for (meta, verb) in jobs(&claim).iter().flat_map(|meta| [(meta, Verb::Commit), (meta, Verb::Move)]) {
+        let recalled = step(meta, &Operation::Recall { claim: claim.clone(), verb }, around);
+        match (meta.state, verb) {
+            (State::Reserved, _) => assert_eq!(recalled, Err(Refusal::Conflict { state: Visible::Reserved })),
+            (State::Done, Verb::Commit) => assert_eq!(recalled.unwrap().next, Next::Keep),
+            _ => assert_eq!(recalled, Err(Refusal::Lost { gone: false })),
         }
     }
 }

@@ -11,10 +11,9 @@ use mongodb::bson::{Document, doc};
 use tokio::time::Instant;
 
 use crate::faults;
-use crate::job::receipt::Receipt;
 use crate::job::state::Verb;
 use crate::job::trace::{OfJob, inherits};
-use crate::job::transition::{Next, OfUnreadable, Operation, Refusal, Surroundings, missing, step};
+use crate::job::transition::{Next, OfUnreadable, Operation, Refusal, Step, Surroundings, missing, step};
 use crate::job::{JobId, Meta, Rules, Timestamp, proven_by_absence_until};
 use crate::store::audit;
 use crate::store::mongo::JOBS;
@@ -27,8 +26,7 @@ use crate::store::mongo::jobs::document::{Row, to_job, to_meta, trace_of, withou
 use crate::store::mongo::jobs::passes::Pass;
 use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::jobs::proof;
-use crate::store::mongo::jobs::proof::Proof;
-use crate::store::mongo::jobs::receipts;
+use crate::store::mongo::jobs::proof::{Evidence, Proof, Questions};
 use crate::store::mongo::jobs::unreadable;
 use crate::store::mongo::stored::Stored;
 use crate::store::{Applied, Cause, Change, Denied, Result, Store as _, StoreError, Term, chain};
@@ -93,6 +91,14 @@ enum Earlier {
     Done(Applied),
     /// That will not be known.
     Unknown,
+}
+
+/// A change, its job as that was found, and what the one would do to the other.
+struct Judged {
+    n: usize,
+    change: Change,
+    meta: Option<Meta>,
+    step: Result<Step, Refusal>,
 }
 
 /// The error of a change whose job others have written, or removed, since it was sent.
@@ -180,33 +186,34 @@ impl Round<'_> {
 
     /// Records the results of what is refused. Returns the plans of what is to be written, and what is done already if a majority has
     /// what was read.
-    async fn plan(&mut self, mut metas: HashMap<JobId, Meta>) -> Result<(Vec<(usize, Plan)>, Proven)> {
+    async fn plan(&mut self, metas: HashMap<JobId, Meta>) -> Result<(Vec<(usize, Plan)>, Proven)> {
         let now = self.mongo.now()?;
+        let judged = self.judge(metas, now);
+        let evidence = self.questions(&judged).answer(self.mongo).await?;
         let (mut plans, mut proven) = (Vec::new(), Vec::new());
-        for (n, change) in self.pending.clone() {
-            let meta = metas.remove(&change.id);
-            let (revs, is_overtaken) = match self.look_back(&change, meta.as_ref()).await? {
-                Earlier::Plan { revs, is_overtaken } => (revs, is_overtaken),
-                Earlier::Done(applied) => {
+        for Judged { n, change, meta, step } in judged {
+            let earlier = self.look_back(&change, meta.as_ref(), &evidence);
+            let found = earlier.and_then(|earlier| Ok((earlier, evidence.receipt_of(&change)?)));
+            let (revs, is_overtaken, receipt) = match found {
+                Ok((Earlier::Plan { revs, is_overtaken }, receipt)) => (revs, is_overtaken, receipt),
+                Ok((Earlier::Done(applied), _)) => {
                     proven.push((n, applied));
                     continue;
                 }
-                Earlier::Unknown => {
+                Ok((Earlier::Unknown, _)) => {
                     self.answer(n, Err(unknown().into()));
                     continue;
                 }
+                Err(error) => {
+                    self.answer(n, Err(error.into()));
+                    continue;
+                }
             };
-            let around = Surroundings { now, rules: self.rules, chance: rand::random() };
-            let planned = match &meta {
-                Some(meta) => step(meta, &change.operation, around),
-                None => Err(missing(&change.operation)),
-            };
-            match (planned, meta) {
+            match (step, meta) {
                 (Ok(step), Some(meta)) if step.next == Next::Keep => {
                     let plan = Plan::new(meta, step, &change.operation, now);
                     let kept = Applied { repeated: true, ..plan.applied(Vec::new(), None) };
-                    let earlier = self.receipt_of(&change).await?; // it has more than history does
-                    proven.push((n, earlier.map_or(kept, Applied::from)));
+                    proven.push((n, receipt.map_or(kept, Applied::from))); // it has more than history does
                 }
                 (Ok(step), Some(meta)) => {
                     let mut plan = Plan::new(meta, step, &change.operation, now);
@@ -215,17 +222,46 @@ impl Round<'_> {
                     plans.push((n, plan));
                 }
                 (Ok(_), None) => self.answer(n, Err(Denied::Refused(Refusal::Unknown))),
-                (Err(refusal), _) => {
-                    let lost = matches!(refusal, Refusal::Lost { .. });
-                    match if lost { self.receipt_of(&change).await? } else { None } {
-                        Some(receipt) => proven.push((n, receipt.into())),
-                        None if is_overtaken => self.answer(n, Err(unknown().into())),
-                        None => self.answer(n, Err(Denied::Refused(refusal))),
-                    }
-                }
+                (Err(refusal), _) => match receipt.filter(|_| matches!(refusal, Refusal::Lost { .. })) {
+                    Some(receipt) => proven.push((n, receipt.into())),
+                    None if is_overtaken => self.answer(n, Err(unknown().into())),
+                    None => self.answer(n, Err(Denied::Refused(refusal))),
+                },
             }
         }
         Ok((plans, proven))
+    }
+
+    fn judge(&self, mut metas: HashMap<JobId, Meta>, now: Timestamp) -> Vec<Judged> {
+        let judge = |(n, change): &(usize, Change)| {
+            let (n, change, meta) = (*n, change.clone(), metas.remove(&change.id));
+            let around = Surroundings { now, rules: self.rules, chance: rand::random() };
+            let step = match &meta {
+                Some(meta) => step(meta, &change.operation, around),
+                None => Err(missing(&change.operation)),
+            };
+            Judged { n, change, meta, step }
+        };
+        self.pending.iter().map(judge).collect()
+    }
+
+    /// What must be looked up before these changes are answered: what became of what was sent, and whether what would do nothing, or has
+    /// lost its job, was done before.
+    fn questions<'q>(&'q self, judged: &'q [Judged]) -> Questions<'q> {
+        let mut questions = Questions::default();
+        for Judged { change, meta, step, .. } in judged {
+            if let Some(plan) = self.sent.get(&change.id) {
+                questions.about_plan(plan, change, meta.as_ref());
+            }
+            let may_be_repeated = match step {
+                Ok(step) => step.next == Next::Keep,
+                Err(refusal) => matches!(refusal, Refusal::Lost { .. }),
+            };
+            if may_be_repeated {
+                questions.about_call(change);
+            }
+        }
+        questions
     }
 
     /// Records what was done already, as read since this term was noted.
@@ -238,11 +274,11 @@ impl Round<'_> {
     }
 
     /// Looks what became of an earlier plan of this change, if its outcome was unknown.
-    async fn look_back(&mut self, change: &Change, meta: Option<&Meta>) -> Result<Earlier> {
+    fn look_back(&self, change: &Change, meta: Option<&Meta>, evidence: &Evidence) -> Result<Earlier> {
         let Some(plan) = self.sent.get(&change.id) else {
             return Ok(Earlier::Plan { revs: Vec::new(), is_overtaken: false });
         };
-        let proof = proof::of(self.mongo, plan, &change.operation, meta).await?;
+        let proof = proof::of(self.mongo, plan, &change.operation, meta, evidence)?;
         Ok(match proof {
             Proof::Done(applied) => Earlier::Done(applied),
             Proof::Unknown => Earlier::Unknown,
@@ -258,13 +294,15 @@ impl Round<'_> {
     }
 
     /// The jobs as they are in the cache of deliveries; those that are not in it are read. What may have been taken back is read
-    /// as well, and what a step compares with a `rev` or a deadline that was read: an unguarded refusal must not come from memory.
+    /// as well, what a step compares with a `rev` or a deadline that was read, and what only asks whether it was done: an unguarded refusal
+    /// must not come from memory.
     async fn recall(&mut self) -> Result<(HashMap<JobId, Meta>, Vec<Spoiled>)> {
         let now = self.mongo.now()?;
         let (mut metas, mut unknown) = (HashMap::with_capacity(self.pending.len()), Vec::new());
         for (_, Change { id, operation }) in &self.pending {
             let known = operation.claim().and_then(|claim| self.mongo.delivered.take(id, claim));
-            let compares = matches!(operation.verb(), Verb::Abandon | Verb::Lapse);
+            let compares = matches!(operation.verb(), Verb::Abandon | Verb::Lapse)
+                || matches!(operation, Operation::Recall { .. });
             let lacks_trace = |trace: &OfJob| *trace == OfJob::Unread && inherits(operation.pushes());
             // What was remembered so long ago may have been removed since, and the receipt of that be gone: its absence would prove nothing.
             let is_old = |meta: &Meta| proven_by_absence_until(meta).is_none_or(|until| until <= now);
@@ -352,15 +390,6 @@ impl Round<'_> {
         }
         self.goes_on();
         Ok(())
-    }
-
-    /// The receipt which shows that this very call was carried out before.
-    async fn receipt_of(&self, change: &Change) -> Result<Option<Receipt>> {
-        let (Operation::Move { claim, .. } | Operation::Commit { claim, .. }) = &change.operation else {
-            return Ok(None);
-        };
-        let receipt = receipts::find(self.mongo, &change.id, claim).await?;
-        Ok(receipt.filter(|receipt| receipt.verb == change.operation.verb()))
     }
 
     /// Deletions return how many jobs they found and not which. As long as a lease has not run out, only calls with

@@ -8,7 +8,7 @@
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
 //! | `deletion` | jobs that leave together |
 //! | `plan`, `apply`, `apply_atomic` | what an operation writes; writing it alone, or in a transaction with other documents |
-//! | `proof` | what became of a plan whose response was lost |
+//! | `proof` | what became of a plan whose response was lost, or of an earlier call: what is looked up for that, and what it proves |
 //! | `next` | which commits the next jobs are claimed beside, and what proves them |
 //! | `rewrite` | how changes are written within a transaction |
 //! | `transitions` | what one statement writes for many jobs: reserve, block, unblock, bury |

@@ -1,6 +1,9 @@
 //! Receipts as documents, written in the transaction of the call, so that every server finds them. MongoDB deletes them
 //! by a TTL index. The loss of a worker is kept as a `cancel`, like a forced one.
 
+use std::collections::HashMap;
+
+use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 
 use crate::job::receipt::{self, Receipt, WentTo};
@@ -64,6 +67,39 @@ pub async fn find(mongo: &Mongo, id: &JobId, claim: &Claim) -> Result<Option<Rec
     let collection = mongo.collection(RECEIPTS).await?;
     let found = collection.find_one(doc! { "_id": key(id, claim) }).await.map_err(fault)?;
     found.map(|document| read(&document, id.clone(), claim.clone())).transpose()
+}
+
+/// The receipts of several calls, by their keys. One that cannot be read concerns its own call only.
+#[derive(Default)]
+pub struct Receipts(HashMap<String, Result<Receipt>>);
+
+impl Receipts {
+    /// Reads those that calls on these jobs with these claims have left, all of them at once.
+    pub async fn of(mongo: &Mongo, calls: &[(&JobId, &Claim)]) -> Result<Self> {
+        if calls.is_empty() {
+            return Ok(Self::default());
+        }
+        let calls: HashMap<String, (&JobId, &Claim)> =
+            calls.iter().map(|(id, claim)| (key(id, claim), (*id, *claim))).collect();
+        let keys: Vec<&str> = calls.keys().map(String::as_str).collect();
+        let at_once = u32::try_from(keys.len()).unwrap_or(u32::MAX).saturating_add(1);
+        let collection = mongo.collection(RECEIPTS).await?;
+        let cursor = collection.find(doc! { "_id": { "$in": keys } }).batch_size(at_once).await;
+        let documents: Vec<Stored> = cursor.map_err(fault)?.try_collect().await.map_err(fault)?;
+        let found = documents.into_iter().filter_map(|document| {
+            let key = document.get_str("_id").ok()?.to_owned();
+            let (id, claim) = *calls.get(&key)?;
+            let receipt = read(&document, id.clone(), claim.clone());
+            Some((key, receipt))
+        });
+        Ok(Self(found.collect()))
+    }
+
+    /// Returns the receipt of a call, if there is one.
+    pub fn get(&self, id: &JobId, claim: &Claim) -> Result<Option<Receipt>> {
+        let found = if self.0.is_empty() { None } else { self.0.get(&key(id, claim)) };
+        found.cloned().transpose()
+    }
 }
 
 /// Reads the receipt of a call with this claim.
