@@ -10,6 +10,7 @@ mod access {
     pub mod keys;
     pub mod late;
     pub mod limits;
+    pub mod prefixes;
     pub mod queues;
     pub mod routes;
     pub mod sessions;
@@ -19,7 +20,8 @@ mod access {
 }
 
 use access::{
-    hidden::*, keys::*, late::*, limits::*, queues::*, routes::*, sessions::*, start::*, tokens::*,
+    hidden::*, keys::*, late::*, limits::*, prefixes::*, queues::*, routes::*, sessions::*, start::*,
+    tokens::*,
 };
 
 on_every_store! {
@@ -40,14 +42,21 @@ on_every_store! {
     a_key_has_a_rate
     a_rate_goes_on_when_its_time_has_passed
     a_key_has_so_many_requests_in_flight
+    what_goes_on_without_its_client_is_in_flight
     an_unread_page_is_in_flight
     unread_jobs_are_in_flight
     the_limits_of_a_key_last
+
+    a_poll_costs_no_call_for_each_prefix
+    a_push_wakes_who_waits_for_many_prefixes
+    many_prefixes_are_taken_from_in_the_order_given
 
     a_push_stays_in_the_queues_of_its_key
     settles_lead_to_the_queues_of_the_key_only
     a_search_stays_in_the_queues_of_its_key
     the_next_jobs_are_of_the_queues_of_the_key
+    a_next_is_judged_by_the_jobs_that_are_held
+    a_proven_settle_names_no_queue_that_is_not_the_keys
     patterns_and_lists_are_the_keys
     a_job_elsewhere_is_unknown
     a_push_to_several_queues_needs_each_of_them

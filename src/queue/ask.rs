@@ -1,9 +1,10 @@
 //! What callers ask for when they reserve or pop.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use super::waiters::{Prefixes, beginnings};
 use super::{Credential, IdempotencyKey, Queues, Result};
 use crate::job::{QueueName, QueuePattern, WorkerName};
 
@@ -11,6 +12,10 @@ use crate::job::{QueueName, QueuePattern, WorkerName};
 const PREFIX_QUEUES_MAX: usize = 1000;
 /// The most queues that all patterns of a reserve stand for in one query.
 const EXPANDED_MAX: usize = 1000;
+/// The most prefixes that are looked up one by one; the queues of more are found by a walk over all queues.
+const SINGLY_MAX: usize = 32;
+/// How many queues a step of that walk reads.
+const WALKED_AT_ONCE: usize = 1000;
 
 /// How large a response may be at the moment.
 pub trait Room: Debug + Send + Sync {
@@ -67,6 +72,11 @@ pub struct PopAsk {
 impl Queues {
     /// Returns the queues that match the patterns now, each once, in the order of the patterns.
     pub(super) async fn expand(&self, patterns: &[QueuePattern]) -> Result<Vec<QueueName>> {
+        if patterns.len() > SINGLY_MAX
+            && let Some(queues) = self.expand_by_walk(patterns).await?
+        {
+            return Ok(queues);
+        }
         let (mut queues, mut seen) = (Vec::new(), HashSet::new());
         for pattern in patterns {
             let meant = match pattern {
@@ -82,8 +92,91 @@ impl Queues {
         Ok(queues)
     }
 
+    /// Returns the same by a walk over all queues; `None` where there are few prefixes, or too many queues.
+    async fn expand_by_walk(&self, patterns: &[QueuePattern]) -> Result<Option<Vec<QueueName>>> {
+        // Each queue with the place of its name, and with that of the first prefix that it begins with.
+        let mut chosen: BTreeSet<(usize, QueueName)> = BTreeSet::new();
+        let (mut places, mut prefixes): (HashMap<&str, usize>, usize) = (HashMap::new(), 0);
+        for (place, pattern) in patterns.iter().enumerate() {
+            match pattern {
+                QueuePattern::One(queue) => {
+                    chosen.insert((place, queue.clone()));
+                }
+                QueuePattern::Prefix(prefix) => {
+                    prefixes += 1;
+                    places.entry(prefix).or_insert(place);
+                }
+            }
+        }
+        if prefixes <= SINGLY_MAX {
+            return Ok(None);
+        }
+        // A queue that is named may be there twice.
+        let most = EXPANDED_MAX + patterns.len();
+        let outermost = Prefixes::of(patterns);
+        let walk = self.walk(&outermost, prefixes, |_, queue| {
+            let matching = beginnings(queue.as_str()).filter_map(|beginning| places.get(beginning));
+            chosen.extend(matching.min().map(|place| (*place, queue)));
+            if chosen.len() > most {
+                chosen.pop_last();
+            }
+        });
+        if !walk.await? {
+            return Ok(None);
+        }
+        let mut seen = HashSet::new();
+        let queues = chosen.into_iter().map(|(_, queue)| queue).filter(|queue| seen.insert(queue.clone()));
+        Ok(Some(queues.take(EXPANDED_MAX).collect()))
+    }
+
     /// Returns the queues that a prefix stands for now.
-    pub(super) async fn queues_of(&self, prefix: &str) -> Result<Vec<QueueName>> {
+    async fn queues_of(&self, prefix: &str) -> Result<Vec<QueueName>> {
         Ok(self.0.store.queues(prefix, None, PREFIX_QUEUES_MAX).await?)
+    }
+
+    /// Returns the queues that each of these prefixes stands for now.
+    pub(super) async fn queues_of_all(&self, prefixes: &Prefixes) -> Result<BTreeSet<QueueName>> {
+        let mut queues = BTreeSet::new();
+        if prefixes.count() > SINGLY_MAX {
+            let mut rooms = vec![PREFIX_QUEUES_MAX; prefixes.count()];
+            let walk = self.walk(prefixes, prefixes.count(), |place, queue| {
+                if let Some(room) = rooms.get_mut(place).filter(|room| **room > 0) {
+                    *room -= 1;
+                    queues.insert(queue);
+                }
+            });
+            if walk.await? {
+                return Ok(queues);
+            }
+        }
+        for prefix in prefixes.iter() {
+            queues.extend(self.queues_of(prefix).await?);
+        }
+        Ok(queues)
+    }
+
+    /// Calls `found` with each queue that one of these prefixes stands for now, and with the place of that prefix, in the order of the
+    /// names. Reads all queues that begin as all of the prefixes do. Returns false where it ends after so many steps, before the last one.
+    async fn walk(
+        &self,
+        prefixes: &Prefixes,
+        steps: usize,
+        mut found: impl FnMut(usize, QueueName) + Send,
+    ) -> Result<bool> {
+        let mut after: Option<QueueName> = None;
+        for _ in 0..steps {
+            let queues = self.0.store.queues(prefixes.common(), after.as_ref(), WALKED_AT_ONCE).await?;
+            let Some(last) = queues.last().cloned() else { return Ok(true) };
+            for queue in queues {
+                if let Some(place) = prefixes.place_of(queue.as_str()) {
+                    found(place, queue);
+                }
+            }
+            if prefixes.end_before(last.as_str()) {
+                return Ok(true);
+            }
+            after = Some(last);
+        }
+        Ok(false)
     }
 }

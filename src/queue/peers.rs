@@ -2,9 +2,10 @@
 //! to them.
 //!
 //! A server announces what its waiters wait for, and again for as long as they do; what peers announce is
-//! kept here. Jobs that no waiter here was woken for are published only if a peer waits for such jobs: where
-//! no server waits, nothing is written. What arrives while a signal is under way is collected and travels in
-//! the next one. All of this saves time only; beside it, every server polls by itself.
+//! kept here. Jobs that no waiter here was woken for, or only a pop that found none, are published only if a
+//! peer waits for such jobs: where no server waits, nothing is written. What arrives while a signal is under
+//! way is collected and travels in the next one. All of this saves time only; beside it, every server polls
+//! by itself.
 //! `maintenance/signals.rs` sends and receives the signals.
 
 use std::collections::{HashMap, HashSet};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::waiters::Prefixes;
 use super::{Queues, Result};
 use crate::job::{QueueName, QueuePattern, Timestamp};
 use crate::store::{Arrivals, KnownServer};
@@ -24,7 +26,7 @@ pub(super) const ANNOUNCEMENT_HOLDS_MS: u64 = 10_000;
 /// usually comes soon.
 const REPEAT_AFTER: Duration = Duration::from_secs(4);
 /// The most queues and prefixes of an announcement; a server with more announces some of them and, as the last, that it waits for any queue.
-const PATTERNS_MAX: usize = 256;
+pub(super) const PATTERNS_MAX: usize = 256;
 /// Jobs that come due later than this are not published: every server with waiters reads ahead once a second.
 const DUE_SOON_MS: u64 = 2_000;
 
@@ -54,7 +56,7 @@ struct State {
 /// The waiters of another server.
 struct Peer {
     queues: HashSet<QueueName>,
-    prefixes: Vec<Arc<str>>,
+    prefixes: Prefixes,
     /// Whether they were too many, so that it has announced any queue.
     are_too_many: bool,
     until: Instant,
@@ -67,8 +69,7 @@ impl Peer {
 
     /// Returns whether it surely does.
     fn names(&self, queue: &QueueName) -> bool {
-        self.queues.contains(queue)
-            || self.prefixes.iter().any(|prefix| queue.as_str().starts_with(&**prefix))
+        self.queues.contains(queue) || self.prefixes.stand_for(queue.as_str())
     }
 }
 
@@ -159,7 +160,7 @@ impl Peers {
         self.state().peers.values().any(|peer| peer.until > now)
     }
 
-    /// Jobs came into this queue, and no waiter of this server was woken for them.
+    /// Jobs came into this queue, and no waiter of this server was woken for them, or only a pop, which may have passed over them.
     pub fn note_ready(&self, queue: &QueueName, jobs: usize) {
         if jobs > 0 {
             self.note(queue, |arrivals| arrivals.add(queue, jobs));
@@ -215,15 +216,16 @@ impl Peers {
             let any = any_queue();
             let are_too_many = patterns.len() >= PATTERNS_MAX && patterns.contains(&any);
             let until = Instant::now() + holds;
-            let mut peer = Peer { queues: HashSet::new(), prefixes: Vec::new(), are_too_many, until };
+            let (mut queues, mut prefixes) = (HashSet::new(), Vec::new());
             for pattern in patterns {
                 match pattern {
                     pattern if are_too_many && pattern == any => {}
-                    QueuePattern::One(queue) => drop(peer.queues.insert(queue)),
-                    QueuePattern::Prefix(prefix) => peer.prefixes.push(prefix),
+                    QueuePattern::One(queue) => drop(queues.insert(queue)),
+                    QueuePattern::Prefix(prefix) => prefixes.push(prefix),
                 }
             }
-            new = state.peers.insert(server, peer).is_none();
+            let prefixes = prefixes.into_iter().collect();
+            new = state.peers.insert(server, Peer { queues, prefixes, are_too_many, until }).is_none();
         }
         self.waiting.store(!state.peers.is_empty(), Ordering::Release);
         new

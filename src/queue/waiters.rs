@@ -5,13 +5,17 @@
 //! server if there is none here. Where it is not known how many jobs there are, the waiters that find some
 //! wake the next ones.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod prefixes;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-use super::peers::Peers;
+pub(super) use self::prefixes::{Prefixes, beginnings};
+use super::peers::{PATTERNS_MAX, Peers};
 use crate::job::{QueueName, QueuePattern};
 
 /// All waiters.
@@ -26,14 +30,22 @@ pub(super) struct Waiters {
 struct Register {
     /// Grows with each waiter; the smallest has waited longest.
     next: u64,
+    /// Each waiter once.
+    all: Line,
     /// The waiters for queues by name.
-    by_name: HashMap<QueueName, BTreeMap<u64, Arc<Waiter>>>,
-    /// The waiters for queues by prefix.
-    by_prefix: BTreeMap<u64, Arc<Waiter>>,
+    by_name: HashMap<QueueName, Line>,
+    /// The waiters for queues by prefix: those for a queue are found under the beginnings of its name.
+    by_prefix: HashMap<Arc<str>, Line>,
 }
 
+/// Waiters by their numbers.
+type Line = BTreeMap<u64, Arc<Waiter>>;
+
 struct Waiter {
+    /// What it waits for, without prefixes that begin with another one of its own.
     patterns: Vec<QueuePattern>,
+    /// The names among them that one of its prefixes stands for as well.
+    covered: HashSet<QueueName>,
     /// Whether it is a pop, which passes over jobs that need semaphores.
     is_pop: bool,
     /// What it was woken for, until it takes notice.
@@ -50,6 +62,8 @@ struct WakeUp {
     /// Whether there may be more jobs than this waiter takes: if it finds some, the next waiters are woken,
     /// too.
     more: bool,
+    /// Whether other servers learn of these jobs without this one: they get the same signal, or look themselves.
+    is_known_elsewhere: bool,
 }
 
 /// How many waiters a waiter wakes that was woken so and found jobs: with many jobs all are woken soon, and
@@ -57,6 +71,28 @@ struct WakeUp {
 const PASSED_ON_TO: usize = 2;
 
 impl Waiter {
+    fn new(patterns: &[QueuePattern], is_pop: bool) -> Self {
+        let prefixes = Prefixes::of(patterns);
+        let (mut kept, mut covered) = (Vec::with_capacity(patterns.len()), HashSet::new());
+        for pattern in patterns {
+            if let QueuePattern::One(queue) = pattern {
+                kept.push(pattern.clone());
+                if prefixes.stand_for(queue.as_str()) {
+                    covered.insert(queue.clone());
+                }
+            }
+        }
+        kept.extend(prefixes.iter().cloned().map(QueuePattern::Prefix));
+        Self {
+            patterns: kept,
+            covered,
+            is_pop,
+            woken_for: Mutex::new(None),
+            asleep: AtomicBool::new(false),
+            notify: Notify::new(),
+        }
+    }
+
     fn sleeps(&self) -> bool {
         self.asleep.load(Ordering::Acquire)
     }
@@ -65,21 +101,16 @@ impl Waiter {
 /// How many waiters wait for each queue.
 #[derive(Default)]
 pub(super) struct WaiterCounts {
+    /// Without those that a prefix counts.
     by_name: HashMap<QueueName, u64>,
-    /// Those with a prefix among what they wait for, which may name queues as well.
-    by_patterns: HashMap<Vec<QueuePattern>, u64>,
+    by_prefix: HashMap<Arc<str>, u64>,
 }
 
 impl WaiterCounts {
     /// Returns how many wait for this queue.
     pub fn of(&self, queue: &QueueName) -> u64 {
-        let is_named = |pattern: &QueuePattern| matches!(pattern, QueuePattern::One(name) if name == queue);
-        let by_prefix = self.by_patterns.iter().filter(|(patterns, _)| {
-            let is_meant = patterns.iter().any(|pattern| pattern.matches(queue));
-            is_meant && !patterns.iter().any(is_named) // those are counted by name
-        });
-        let named = self.by_name.get(queue).copied().unwrap_or(0);
-        named + by_prefix.map(|(_, count)| count).sum::<u64>()
+        let prefixed = beginnings(queue.as_str()).filter_map(|beginning| self.by_prefix.get(beginning));
+        self.by_name.get(queue).into_iter().chain(prefixed).sum()
     }
 }
 
@@ -99,13 +130,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Waiters {
     /// Registers a waiter for jobs of these queues, which may be a pop.
     pub fn register(&self, patterns: &[QueuePattern], is_pop: bool) -> Ticket<'_> {
-        let waiter = Arc::new(Waiter {
-            patterns: patterns.to_vec(),
-            is_pop,
-            woken_for: Mutex::new(None),
-            asleep: AtomicBool::new(false),
-            notify: Notify::new(),
-        });
+        let waiter = Arc::new(Waiter::new(patterns, is_pop));
         let mut register = lock(&self.register);
         let number = register.next;
         register.next += 1;
@@ -115,19 +140,21 @@ impl Waiters {
 
     /// Wakes up to `jobs` waiters for this queue: here, and where these are too few, on other servers.
     pub fn wake(&self, queue: &QueueName, jobs: usize) {
-        let woken = self.wake_here(queue, jobs);
+        let wake_up = WakeUp { queue: queue.clone(), more: false, is_known_elsewhere: false };
+        let woken = self.deliver(&wake_up, jobs);
         self.peers.note_ready(queue, jobs - woken);
     }
 
-    /// Wakes up to `jobs` waiters for this queue on this server. Returns how many.
+    /// Wakes up to `jobs` waiters for this queue on this server, for what other servers learn of without it. Returns how many.
     pub fn wake_here(&self, queue: &QueueName, jobs: usize) -> usize {
-        self.deliver(&WakeUp { queue: queue.clone(), more: false }, jobs)
+        self.deliver(&WakeUp { queue: queue.clone(), more: false, is_known_elsewhere: true }, jobs)
     }
 
     /// There are jobs in this queue, it is not known how many: wakes the waiter that has waited longest, and
     /// if it finds some, the next ones, and so on. Returns whether there is a waiter for this queue.
     pub fn wake_in_turn(&self, queue: &QueueName) -> bool {
-        self.deliver(&WakeUp { queue: queue.clone(), more: true }, 1) > 0
+        // Other servers poll, too, and know themselves when a limit lets them go on.
+        self.deliver(&WakeUp { queue: queue.clone(), more: true, is_known_elsewhere: true }, 1) > 0
     }
 
     /// Wakes up to `waiters` waiters, those first that have waited longest. Returns how many.
@@ -142,152 +169,146 @@ impl Waiters {
         waiters
     }
 
-    /// Wakes the waiter that has waited longest of those that are no pops.
+    /// Wakes the waiter that has waited longest of those that are no pops: here, and where there is none, on another server.
     fn wake_reserve(&self, wake_up: &WakeUp) {
         let mut register = lock(&self.register);
         if let Some((number, waiter)) = register.first(&wake_up.queue, |waiter| !waiter.is_pop) {
             register.wake(number, &waiter, wake_up);
+            return;
+        }
+        drop(register);
+        // What came by a signal is not passed on: servers where only pops wait would signal each other without end.
+        if !wake_up.is_known_elsewhere {
+            self.peers.note_ready(&wake_up.queue, 1);
         }
     }
 
     /// Returns whether there is a waiter for this queue, here or on another server.
     pub fn wait_for(&self, queue: &QueueName) -> bool {
-        let register = lock(&self.register);
-        let is_named = register.by_name.contains_key(queue);
-        let is_meant = |waiter: &Arc<Waiter>| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
-        let is_here = is_named || register.by_prefix.values().any(is_meant);
-        drop(register);
+        let is_here = lock(&self.register).lines(queue).next().is_some();
         is_here || self.peers.wait_for(queue)
     }
 
     /// Returns whether there is a waiter for this queue that is no pop, here, or any on another server, which does not say what it is.
     pub fn reserve_for(&self, queue: &QueueName) -> bool {
-        let register = lock(&self.register);
-        let named = register.by_name.get(queue).into_iter().flat_map(BTreeMap::values);
-        let is_meant = |waiter: &&Arc<Waiter>| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
-        let mut meant = named.chain(register.by_prefix.values().filter(is_meant));
-        let is_here = meant.any(|waiter| !waiter.is_pop);
-        drop(register);
+        let is_here = lock(&self.register).first(queue, |waiter| !waiter.is_pop).is_some();
         is_here || self.peers.wait_for(queue)
     }
 
     /// Returns how many waiters of this server wait for a queue, or for any.
     pub fn count(&self, queue: Option<&QueueName>) -> u64 {
         let register = lock(&self.register);
-        let is_meant = |waiter: &Arc<Waiter>| {
-            let meant = |queue| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
-            waiter.sleeps() && queue.is_none_or(meant)
+        let Some(queue) = queue else {
+            return register.all.values().filter(|waiter| waiter.sleeps()).count() as u64;
         };
-        let named = register.by_name.iter().filter(|(name, _)| queue.is_none_or(|queue| queue == *name));
-        let named = named.flat_map(|(_, waiters)| waiters.iter());
-        let all = named.chain(&register.by_prefix).filter(|(_, waiter)| is_meant(waiter));
-        all.map(|(number, _)| *number).collect::<HashSet<u64>>().len() as u64
+        let named = register.by_name.get(queue).into_iter().flat_map(BTreeMap::values);
+        let named = named.filter(|waiter| !waiter.covered.contains(queue));
+        let prefixed = register.prefixed(queue).flat_map(BTreeMap::values);
+        named.chain(prefixed).filter(|waiter| waiter.sleeps()).count() as u64
     }
 
     /// Returns how many waiters of this server wait for each queue.
     pub fn counts(&self) -> WaiterCounts {
         let register = lock(&self.register);
-        let mut counts = WaiterCounts::default();
-        for (name, waiters) in &register.by_name {
-            let asleep = waiters.values().filter(|waiter| waiter.sleeps()).count() as u64;
-            if asleep > 0 {
-                counts.by_name.insert(name.clone(), asleep);
-            }
+        WaiterCounts {
+            by_name: counted(&register.by_name, |name, waiter| !waiter.covered.contains(name)),
+            by_prefix: counted(&register.by_prefix, |_, _| true),
         }
-        for waiter in register.by_prefix.values().filter(|waiter| waiter.sleeps()) {
-            match counts.by_patterns.get_mut(&waiter.patterns) {
-                Some(count) => *count += 1,
-                None => drop(counts.by_patterns.insert(waiter.patterns.clone(), 1)),
-            }
-        }
-        counts
     }
 
     /// Returns whether there are no waiters.
     pub fn is_empty(&self) -> bool {
-        let register = lock(&self.register);
-        register.by_name.is_empty() && register.by_prefix.is_empty()
+        lock(&self.register).all.is_empty()
     }
 
     /// Returns what sleeping waiters wait for: queues by name, and prefixes of which none begins with
     /// another.
-    pub fn waited_for(&self) -> (Vec<QueueName>, Vec<Arc<str>>) {
+    pub fn waited_for(&self) -> (Vec<QueueName>, Prefixes) {
         let register = lock(&self.register);
-        let prefixes: BTreeSet<Arc<str>> = register.prefixes().collect();
-        let mut outermost: Vec<Arc<str>> = Vec::new();
-        for prefix in prefixes {
-            // In their order, a prefix comes right before everything that begins with it.
-            if !outermost.last().is_some_and(|outer| prefix.starts_with(&**outer)) {
-                outermost.push(prefix);
-            }
-        }
-        (register.names().cloned().collect(), outermost)
+        let names: Vec<QueueName> = awaited(&register.by_name).cloned().collect();
+        let prefixes: Vec<Arc<str>> = awaited(&register.by_prefix).cloned().collect();
+        drop(register); // no push waits while they are sorted
+        (names, prefixes.into_iter().collect())
     }
 
-    /// Returns what sleeping waiters wait for, as they asked for it.
+    /// Returns what sleeping waiters wait for; a part of it where it is more than is announced by name.
     pub fn patterns(&self) -> HashSet<QueuePattern> {
         let register = lock(&self.register);
-        let names = register.names().cloned().map(QueuePattern::One);
-        names.chain(register.prefixes().map(QueuePattern::Prefix)).collect()
+        let names = awaited(&register.by_name).cloned().map(QueuePattern::One);
+        let prefixes = awaited(&register.by_prefix).cloned().map(QueuePattern::Prefix);
+        names.chain(prefixes).take(PATTERNS_MAX + 1).collect()
+    }
+}
+
+/// Returns what sleeping waiters of these wait for.
+fn awaited<K>(lines: &HashMap<K, Line>) -> impl Iterator<Item = &K> {
+    lines.iter().filter(|(_, line)| line.values().any(|waiter| waiter.sleeps())).map(|(key, _)| key)
+}
+
+/// Returns how many of these waiters sleep and are meant, where any do.
+fn counted<K: Clone + Eq + Hash>(
+    lines: &HashMap<K, Line>,
+    is_meant: impl Fn(&K, &Waiter) -> bool,
+) -> HashMap<K, u64> {
+    let count = |(key, line): (&K, &Line)| {
+        let asleep = line.values().filter(|waiter| waiter.sleeps() && is_meant(key, waiter)).count() as u64;
+        (asleep > 0).then(|| (key.clone(), asleep))
+    };
+    lines.iter().filter_map(count).collect()
+}
+
+/// Takes a waiter out of the line under this key, and the line away if it was the last.
+fn leave<K: Eq + Hash>(lines: &mut HashMap<K, Line>, key: &K, number: u64) {
+    if let Some(line) = lines.get_mut(key) {
+        line.remove(&number);
+        if line.is_empty() {
+            lines.remove(key);
+        }
     }
 }
 
 impl Register {
-    /// The queues that sleeping waiters wait for by name.
-    fn names(&self) -> impl Iterator<Item = &QueueName> {
-        let wanted = |waiters: &BTreeMap<_, Arc<Waiter>>| waiters.values().any(|waiter| waiter.sleeps());
-        self.by_name.iter().filter(move |(_, waiters)| wanted(waiters)).map(|(name, _)| name)
+    /// The waiters for this queue by prefix. A waiter stands in one of these lines at most.
+    fn prefixed(&self, queue: &QueueName) -> impl Iterator<Item = &Line> {
+        beginnings(queue.as_str()).filter_map(move |beginning| self.by_prefix.get(beginning))
     }
 
-    /// The prefixes that sleeping waiters wait for; the same may come more than once.
-    fn prefixes(&self) -> impl Iterator<Item = Arc<str>> {
-        let asleep = self.by_prefix.values().filter(|waiter| waiter.sleeps());
-        let patterns = asleep.flat_map(|waiter| &waiter.patterns);
-        patterns.filter_map(|pattern| match pattern {
-            QueuePattern::Prefix(prefix) => Some(prefix.clone()),
-            QueuePattern::One(_) => None,
-        })
+    /// The waiters for this queue, by name and by prefix; none of these lines is empty.
+    fn lines(&self, queue: &QueueName) -> impl Iterator<Item = &Line> {
+        self.by_name.get(queue).into_iter().chain(self.prefixed(queue))
     }
 
     fn insert(&mut self, number: u64, waiter: &Arc<Waiter>) {
+        self.all.insert(number, waiter.clone());
         for pattern in &waiter.patterns {
-            match pattern {
-                QueuePattern::One(queue) => {
-                    self.by_name.entry(queue.clone()).or_default().insert(number, waiter.clone());
-                }
-                QueuePattern::Prefix(_) => drop(self.by_prefix.insert(number, waiter.clone())),
-            }
+            let line = match pattern {
+                QueuePattern::One(queue) => self.by_name.entry(queue.clone()).or_default(),
+                QueuePattern::Prefix(prefix) => self.by_prefix.entry(prefix.clone()).or_default(),
+            };
+            line.insert(number, waiter.clone());
         }
     }
 
-    fn remove(&mut self, number: u64, patterns: &[QueuePattern]) {
-        for pattern in patterns {
+    fn remove(&mut self, number: u64, waiter: &Waiter) {
+        self.all.remove(&number);
+        for pattern in &waiter.patterns {
             match pattern {
-                QueuePattern::One(queue) => {
-                    if let Some(waiters) = self.by_name.get_mut(queue) {
-                        waiters.remove(&number);
-                        if waiters.is_empty() {
-                            self.by_name.remove(queue);
-                        }
-                    }
-                }
-                QueuePattern::Prefix(_) => drop(self.by_prefix.remove(&number)),
+                QueuePattern::One(queue) => leave(&mut self.by_name, queue, number),
+                QueuePattern::Prefix(prefix) => leave(&mut self.by_prefix, prefix, number),
             }
         }
     }
 
     /// Returns the waiter that has waited longest for jobs of this queue, of those that are meant.
     fn first(&self, queue: &QueueName, is_meant: impl Fn(&Waiter) -> bool) -> Option<(u64, Arc<Waiter>)> {
-        let named = self.by_name.get(queue).and_then(|all| all.iter().find(|(_, waiter)| is_meant(waiter)));
-        let matches = |waiter: &Waiter| waiter.patterns.iter().any(|pattern| pattern.matches(queue));
-        let prefixed = self.by_prefix.iter().find(|(_, waiter)| is_meant(waiter) && matches(waiter));
-        let (number, waiter) = named.into_iter().chain(prefixed).min_by_key(|(number, _)| **number)?;
+        let firsts = self.lines(queue).filter_map(|line| line.iter().find(|(_, waiter)| is_meant(waiter)));
+        let (number, waiter) = firsts.min_by_key(|(number, _)| **number)?;
         Some((*number, waiter.clone()))
     }
 
     /// Wakes a waiter, which leaves the register until it queries.
     fn wake(&mut self, number: u64, waiter: &Waiter, wake_up: &WakeUp) {
-        self.remove(number, &waiter.patterns);
+        self.remove(number, waiter);
         *lock(&waiter.woken_for) = Some(wake_up.clone());
         waiter.notify.notify_one();
     }
@@ -336,7 +357,7 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        lock(&self.waiters.register).remove(self.number, &self.waiter.patterns);
+        lock(&self.waiters.register).remove(self.number, &self.waiter);
         // Taken in a statement of its own: the next waiter must not be woken under this lock.
         let unused = [lock(&self.waiter.woken_for).take(), lock(&self.querying).take()];
         for wake_up in unused.into_iter().flatten() {
@@ -349,112 +370,4 @@ impl Drop for Ticket<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures::FutureExt as _;
-
-    use super::*;
-
-    fn one(queue: &str) -> Vec<QueuePattern> {
-        vec![queue.parse().unwrap()]
-    }
-
-    fn is_woken(ticket: &Ticket<'_>) -> bool {
-        ticket.woken().now_or_never().is_some()
-    }
-
-    #[test]
-    fn the_longest_waiting_is_woken_first() {
-        let waiters = Waiters::default();
-        let queue = "mail.out".parse().unwrap();
-        let (prefix, first, second) = (
-            waiters.register(&one("mail*"), false),
-            waiters.register(&one("mail.out"), false),
-            waiters.register(&one("mail.out"), false),
-        );
-        let other = waiters.register(&one("other"), false);
-        waiters.wake(&queue, 2);
-        assert!(is_woken(&prefix) && is_woken(&first));
-        assert!(!is_woken(&second) && !is_woken(&other));
-        first.begin_query();
-        waiters.wake(&queue, 1);
-        assert!(is_woken(&first), "it found nothing and kept its place");
-        assert!(!is_woken(&second));
-    }
-
-    #[test]
-    fn an_unused_wake_up_goes_on_to_the_next() {
-        let waiters = Waiters::default();
-        let queue: QueueName = "a".parse().unwrap();
-        let (first, second) = (waiters.register(&one("a"), false), waiters.register(&one("a"), false));
-        waiters.wake(&queue, 1);
-        drop(first);
-        assert!(is_woken(&second));
-        second.begin_query();
-        drop(second);
-        assert!(waiters.is_empty());
-    }
-
-    #[test]
-    fn a_wake_up_that_its_waiter_uses_otherwise_goes_on() {
-        let waiters = Waiters::default();
-        let (a, b): (QueueName, QueueName) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let both = ["a".parse().unwrap(), "b".parse().unwrap()];
-        for (taken, goes_on) in [(vec![&a, &b], false), (vec![], false), (vec![&a], true)] {
-            let (first, second) = (waiters.register(&both, false), waiters.register(&one("b"), false));
-            waiters.wake(&b, 1);
-            first.begin_query();
-            first.end_query(taken.into_iter());
-            drop(first);
-            assert_eq!(is_woken(&second), goes_on);
-        }
-        // One that left during its query.
-        let (first, second) = (waiters.register(&both, false), waiters.register(&one("b"), false));
-        waiters.wake(&b, 1);
-        first.begin_query();
-        drop(first);
-        assert!(is_woken(&second));
-    }
-
-    #[test]
-    fn a_waiter_that_was_woken_in_turn_and_found_jobs_wakes_the_next() {
-        let waiters = Waiters::default();
-        let queue: QueueName = "a".parse().unwrap();
-        let tickets: Vec<_> = (0..4).map(|_| waiters.register(&one("a"), false)).collect();
-        let woken = || tickets.iter().map(is_woken).collect::<Vec<bool>>();
-        assert!(waiters.wake_in_turn(&queue) && !waiters.wake_in_turn(&"b".parse().unwrap()));
-        assert_eq!(woken(), [true, false, false, false], "it has waited longest");
-        tickets[0].begin_query();
-        tickets[0].end_query(std::iter::once(&queue));
-        drop(waiters.register(&one("b"), false));
-        // It still has its place until it leaves, and may be woken again.
-        assert_eq!(woken(), [true, true, false, false]);
-        tickets[1].begin_query();
-        tickets[1].end_query(std::iter::empty());
-        assert_eq!(woken(), [false; 4], "there was nothing more");
-    }
-
-    #[test]
-    fn what_is_waited_for_is_known_without_repeats() {
-        let waiters = Waiters::default();
-        let texts = ["mail.out", "mail.*", "mail.in.*", "a", "mail.*", "zoo*"];
-        let tickets: Vec<_> = texts.iter().map(|text| waiters.register(&one(text), false)).collect();
-        assert_eq!(waiters.waited_for(), (Vec::new(), Vec::new()), "none sleeps yet");
-        tickets.iter().for_each(Ticket::sleep);
-        let (mut names, prefixes) = waiters.waited_for();
-        names.sort();
-        assert_eq!(names, ["a", "mail.out"].map(|name| name.parse().unwrap()));
-        assert_eq!(prefixes, ["mail.", "zoo"].map(Arc::from));
-        assert_eq!(waiters.patterns().len(), 5);
-        drop(tickets);
-        assert_eq!(waiters.waited_for(), (Vec::new(), Vec::new()));
-    }
-
-    #[test]
-    fn a_wake_up_while_looking_is_not_lost() {
-        let waiters = Waiters::default();
-        let ticket = waiters.register(&one("a"), false);
-        ticket.begin_query();
-        waiters.wake(&"a".parse().unwrap(), 1);
-        assert!(is_woken(&ticket));
-    }
-}
+mod tests;

@@ -13,6 +13,7 @@ use super::support::*;
 
 const TOLD_ARRIVED: &str = "tailback_signals_told_total{kind=\"arrived\"}";
 const TOLD_WAITING: &str = "tailback_signals_told_total{kind=\"waiting\"}";
+const HEARD_ARRIVED: &str = "tailback_signals_heard_total{kind=\"arrived\"}";
 const SWEPT: &str = "tailback_store_call_seconds_count{call=\"stocked\"}";
 
 async fn servers<const N: usize>(place: &Place) -> [Server; N] {
@@ -203,6 +204,66 @@ pub async fn nothing_is_told_that_nobody_waits_for(place: &Place) {
     until("it is counted", || async { metric(&one, TOLD_ARRIVED).await > told }).await;
     let told_then = metric(&one, TOLD_ARRIVED).await;
     assert!(told_then == told + 1.0 || (told_then > told && is_slow()), "one was wanted: {told_then}");
+}
+
+/// Two servers over a store that has the semaphore `s`.
+async fn servers_with_semaphore(place: &Place) -> [Server; 2] {
+    let [one, other] = servers(place).await;
+    let made = one.send(reqwest::Method::PUT, "/v1/semaphores/s", Some(json!({"capacity": 9}))).await;
+    assert_eq!(made.0, 200, "{}", made.1);
+    [one, other]
+}
+
+/// Begins a pop that waits for `mail`. Returns once the other server knows of it.
+async fn pop_on(server: &Server, other: &Server) -> JoinHandle<(u16, Value)> {
+    let pop = begin(server, "/v1/queues/mail/pop", &[], json!({"wait_ms": LONG_MS}));
+    until("the other knows", || knows(other, "mail")).await;
+    pop
+}
+
+/// A pop passes over a job that needs a semaphore: its wake-up is for a reserve, also where that waits on another server.
+pub async fn a_pop_keeps_no_job_from_a_reserve_on_another_server(place: &Place) {
+    let [one, other] = servers_with_semaphore(place).await;
+    let pop = pop_on(&one, &other).await;
+    // A server that hears of a waiter for the first time tells the other to look: before, so that nothing but the pop explains an answer.
+    let _before = wait_on(&other, &[&one], "before").await;
+    until("it has been told to look", || async { metric(&other, HEARD_ARRIVED).await >= 1.0 }).await;
+    let waiter = wait_on(&other, &[&one], "mail").await;
+    let since = Instant::now();
+    let pushed = one.push("mail", json!({"payload": 1, "semaphores": ["s"]})).await;
+    assert_eq!(woken(since, waiter).await, [pushed]);
+    pop.abort();
+}
+
+/// Where only pops wait, it is told once, and not to and fro.
+pub async fn what_only_pops_pass_over_is_told_once(place: &Place) {
+    const OTHERS: usize = 5;
+    let [one, other] = servers_with_semaphore(place).await;
+    let began = Instant::now();
+    let _pops = [pop_on(&one, &other).await, pop_on(&other, &one).await];
+    let mut told = [0.0; 2];
+    for (told, server) in told.iter_mut().zip([&one, &other]) {
+        until("it has told the other to look", || async { metric(server, TOLD_ARRIVED).await >= 1.0 }).await;
+        *told = metric(server, TOLD_ARRIVED).await;
+    }
+    one.push("mail", json!({"payload": 1, "semaphores": ["s"]})).await;
+    until("it is told", || async { metric(&one, TOLD_ARRIVED).await > told[0] }).await;
+    // Each of these is told once, and what goes to and fro meanwhile would be, too.
+    for n in 0..OTHERS {
+        let queue = format!("other-{n}");
+        let waiter = wait_on(&one, &[&other], &queue).await;
+        let since = Instant::now();
+        let pushed = other.push(&queue, json!({"payload": 1})).await;
+        assert_eq!(woken(since, waiter).await, [pushed]);
+    }
+    let expected = [told[0] + 1.0, told[1] + OTHERS as f64];
+    until("all are counted", || async { metric(&other, TOLD_ARRIVED).await >= expected[1] }).await;
+    // On a machine so busy that nothing is heard for ten seconds a server is forgotten, and told to look again.
+    let spare = (began.elapsed().as_secs() / 10) as f64;
+    for (server, expected) in [&one, &other].into_iter().zip(expected) {
+        let told = metric(server, TOLD_ARRIVED).await;
+        assert!(told <= expected + spare, "{told} instead of {expected}");
+    }
 }
 
 pub async fn a_stream_that_ends_is_opened_again(place: &Place) {

@@ -59,9 +59,7 @@ impl Maintenance {
         queues.0.poll.begin();
         let (names, prefixes) = queues.0.waiters.waited_for();
         let mut wanted = BTreeSet::from_iter(names);
-        for prefix in prefixes {
-            wanted.extend(queues.queues_of(&prefix).await?);
-        }
+        wanted.extend(queues.queues_of_all(&prefixes).await?);
         let rules = queues.rules();
         let wanted: Vec<QueueName> = wanted.into_iter().filter(|queue| !rules.paused(queue)).collect();
         if wanted.is_empty() {
