@@ -71,5 +71,6 @@ every_case!(sqlite_file, crate::common::stores::Fixture::sqlite_file);
 suite! { sqlite_steps, crate::common::stores::Fixture::sqlite_memory,
     requests {
         what_is_next_is_taken_with_a_settle
+        a_settle_stands_where_nothing_is_next
     }
 }

@@ -11,12 +11,16 @@ mod hostile {
     pub mod edge;
     pub mod extremes;
     pub mod memory;
+    pub mod memory_of_jobs;
     pub mod names;
     pub mod pages;
     pub mod slow;
     pub mod spoiled;
+    pub mod spoiled_heads;
+    pub mod spoiled_ids;
     pub mod spoiled_jobs;
     pub mod spoiled_lines;
+    pub mod spoiled_operations;
     pub mod wire;
 }
 
@@ -24,8 +28,8 @@ use std::time::{Duration, Instant};
 
 use common::server::{PATIENCE, Place, Server, until};
 use hostile::{
-    answers::*, edge::*, extremes::*, memory::*, names::*, pages::*, slow::*, spoiled::*, spoiled_jobs::*,
-    spoiled_lines::*, wire::*,
+    answers::*, edge::*, extremes::*, memory::*, memory_of_jobs::*, names::*, pages::*, slow::*, spoiled::*,
+    spoiled_heads::*, spoiled_ids::*, spoiled_jobs::*, spoiled_lines::*, spoiled_operations::*, wire::*,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -206,6 +210,7 @@ on_every_store! {
     a_page_of_large_jobs_comes_in_time
     a_client_that_does_not_read_is_closed
     large_batches_let_others_pass
+    claims_of_large_jobs_at_once_all_win
     what_a_client_that_left_has_pushed_counts_until_it_is_stored
     calls_that_wait_for_jobs_hold_no_memory
     a_spoiled_job_concerns_itself_only
@@ -216,6 +221,8 @@ on_every_store! {
     a_spoiled_job_ends_for_its_batch
     a_spoiled_job_does_not_stop_its_schedule
     spoiled_deliveries_do_not_stop_their_queue
+    spoiled_jobs_end_no_claim_under_a_limit
+    an_operation_deletes_spoiled_jobs
 }
 
 /// What only one store can hold.
@@ -227,6 +234,7 @@ mod one_store {
         a_spoiled_document_stops_nothing_else
         a_field_that_nobody_knows_keeps_no_job
         what_a_state_needs_is_missed
+        a_job_whose_rev_is_hidden_stops_nothing
         a_spoiled_job_keeps_none_before_it_from_ending
         a_dead_job_keeps_no_room_in_a_semaphore
         a_job_that_is_too_long_to_be_delivered_stops_no_other
@@ -238,8 +246,25 @@ mod one_store {
         sqlite:
         a_spoiled_row_stops_nothing_else
         what_a_row_needs_is_missed
+        a_row_without_an_id_hides_no_other
+        a_reservation_without_an_id_ends
+        a_row_without_an_id_keeps_none_from_its_semaphore
+        a_line_without_a_name_hides_no_other
+        a_result_without_an_id_hides_no_other
         counts_are_those_of_the_jobs_after_a_start
         a_damaged_page_is_told
+    }
+}
+
+/// How much of the store's jobs is in memory at once: what MongoDB's driver adds is not the server's.
+mod jobs_in_memory {
+    use super::*;
+
+    on_one_store! {
+        sqlite:
+        claims_of_many_queues_share_the_memory
+        claims_of_one_queue_share_the_memory
+        replays_share_the_memory
     }
 }
 

@@ -261,8 +261,8 @@ on_every_store! {
     what_is_out_of_range_of_a_delivery_is_named
 
     a_commit_pushes_what_it_led_to
-    what_is_replaced_beside_something_else_says_so
-    many_commits_push_jobs_with_keys
+    what_is_replaced_beside_something_else_says_so a_commit_is_repeated_without_the_semaphore_of_its_push
+    many_commits_push_jobs_with_keys a_settle_is_repeated_where_no_queue_may_come
     what_is_wrong_with_a_push_is_named
     settles_among_others_push_too
     a_settle_pushes_a_thousand_jobs_at_most
@@ -436,16 +436,7 @@ mod several_servers {
     use super::http::results::a_result_is_waited_for_on_another_server;
     use super::http::schedules::an_occurrence_is_pushed_once_by_many_servers;
     use super::http::series::two_servers_say_the_same;
-    use super::http::signals::{
-        a_batch_wakes_waiters_on_all_servers, a_change_of_settings_is_known_at_other_servers_by_a_signal,
-        a_job_that_another_program_wrote_is_found, a_program_that_says_what_it_inserts_wakes_who_waits,
-        a_push_wakes_who_waits_on_another_server, a_resume_wakes_who_waits_on_another_server,
-        a_server_that_stops_is_not_told_any_more, a_stream_that_ends_is_opened_again,
-        nothing_is_told_that_nobody_waits_for, servers_over_one_store_know_each_other,
-        servers_tell_an_older_one_and_hear_it, the_collection_of_the_news_is_mended,
-        the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another,
-        what_comes_back_wakes_who_waits_on_another_server,
-    };
+    use super::http::signals::*;
     use super::http::stale::{
         a_dead_token_commits_nothing_beside_a_live_one,
         a_dead_token_that_pushes_commits_nothing_beside_a_live_one,
@@ -455,7 +446,7 @@ mod several_servers {
         a_busy_server_that_is_killed_is_waited_for_no_more, busy_servers_take_turns_and_lose_nothing,
         who_comes_alone_does_not_wait_for_a_busy_server,
     };
-    use super::http::unique::a_unique_index_of_another_program_refuses_its_own;
+    use super::http::unique::*;
     use super::http::waiting_for::who_waits_on_another_server_is_known;
     use super::http::workers::{
         a_heartbeat_at_another_server_counts, a_silence_is_noticed_without_the_server_that_heard_last,
@@ -464,7 +455,7 @@ mod several_servers {
     crate::on_one_store! {
         mongo:
         one_commit_on_two_servers_pushes_once a_unique_index_of_another_program_refuses_its_own
-        two_servers_say_the_same
+        two_servers_say_the_same an_operation_leaves_what_a_unique_index_refuses
         who_waits_on_another_server_is_known two_servers_call_back_once
         a_result_is_waited_for_on_another_server
         a_repeat_at_another_server_gets_the_same_jobs
@@ -484,6 +475,8 @@ mod several_servers {
         a_change_of_settings_is_known_at_other_servers_by_a_signal
         the_first_job_at_a_server_that_has_just_started_wakes_who_waits_on_another
         nothing_is_told_that_nobody_waits_for
+        a_pop_keeps_no_job_from_a_reserve_on_another_server
+        what_only_pops_pass_over_is_told_once
         a_stream_that_ends_is_opened_again a_server_that_stops_is_not_told_any_more
         servers_over_one_store_know_each_other
         servers_tell_an_older_one_and_hear_it

@@ -1,23 +1,26 @@
 //! What is done to many jobs of a queue at once, in bounded steps: purge, redrive, replay.
 //!
 //! A call does so itself with the first jobs that it looks at. What is behind them it leaves to an operation, which it stores before it is
-//! over: see `rest.rs`.
+//! over: see `rest.rs`. Where it reads jobs whole it takes turns with other calls: a step may have megabytes in memory.
 
 use std::collections::HashSet;
 
 use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::audit::{Act, shown};
 use super::keyed::StepDone;
+use super::once::TURN_WAIT;
 use super::rest::{Call, Part, Remembered, Rest};
 use super::{CallKey, Error, Queues, Result, push};
 use crate::job::bulk::{BulkAction, BulkCursor, BulkFilter, is_new_callback};
 use crate::job::transition::Operation;
 use crate::job::{
-    BulkId, Caller, Job, JobId, JobSpec, Meta, NewJob, QueueName, QueuePattern, Reach, Scope, Span, State,
-    Timestamp, Visible,
+    BulkId, Caller, Content, Job, JobId, JobSpec, Meta, NewJob, QueueName, QueuePattern, Reach, Scope, Span,
+    State, Timestamp, Visible,
 };
 use crate::store::audit::{Entry, along};
+use crate::store::hold;
 use crate::store::{
     Change, Denied, Filter, ListedJob, Once, PAGE_BYTES, Search, StoreError, Weight as _, listed_id,
 };
@@ -187,7 +190,8 @@ impl Queues {
                     // Where the first are not meant, many more may have to be read.
                     let step = if own.is_some() { KEYED_STEP } else { STEP };
                     ask.limit = if ask.after.is_none() { left.min(step) } else { step };
-                    let jobs = self.found(&ask).await.map_err(|error| error.after(call.affected))?;
+                    let jobs = self.found_bare(&ask, call.affected).await;
+                    let jobs = jobs.map_err(|error| error.after(call.affected))?;
                     let (mut changes, mut next) = (Vec::new(), None);
                     for job in &jobs {
                         if changes.len() == left {
@@ -233,6 +237,37 @@ impl Queues {
                 return Ok(jobs);
             }
         }
+    }
+
+    /// The same without payloads and results. Where they are read all the same, so that jobs which cannot be read are known, that is done
+    /// in a turn. `affected`: how many jobs the call has affected before.
+    async fn found_bare(&self, ask: &Search, affected: u64) -> Result<Vec<ListedJob>> {
+        if !ask.with_contents {
+            return self.found(ask).await;
+        }
+        let turn = self.turn_to_go_on(affected).await?;
+        let mut jobs = hold::keeping(turn, self.found(ask)).await?;
+        for job in &mut jobs {
+            match job {
+                Ok(job) => (job.payload, job.result) = (Content::null(), None),
+                Err(unreadable) => unreadable.remains = None,
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Waits for the turn to read jobs whole, and to push their copies: what is read is in memory until they are stored.
+    pub async fn turn_to_copy(&self) -> Result<OwnedSemaphorePermit> {
+        let turn = tokio::time::timeout(TURN_WAIT, self.0.copying.clone().acquire_owned()).await;
+        turn.ok().and_then(std::result::Result::ok).ok_or(Error::Overloaded)
+    }
+
+    /// The same for a call that has affected so many jobs: that it has no turn does not mean then that nothing happened.
+    async fn turn_to_go_on(&self, affected: u64) -> Result<OwnedSemaphorePermit> {
+        self.turn_to_copy().await.map_err(|error| match affected {
+            0 => error,
+            _ => StoreError::unavailable("many calls read whole jobs; this one has done a part of it").into(),
+        })
     }
 
     /// Applies the changes of a step that ends at `last`.
@@ -283,6 +318,7 @@ impl Queues {
         // What this very call has pushed, and workers have finished since, is not repeated.
         let first = JobId::first_of(began);
         let is_own = |job: &Job| job.meta.replay_of.is_some() && job.meta.id >= first;
+        let is_meant = |job: &Job| may_push(job) && !is_own(job);
         let mut call = Call::new(BulkAction::Replay, began, steps).recorded(self.row_of_range(
             "queue.replay",
             queue,
@@ -297,15 +333,12 @@ impl Queues {
             let known = match self.before_step(&mut call, own.as_ref(), &ask).await? {
                 Some(known) => known,
                 None => {
-                    let jobs = self.found(&ask).await.map_err(|error| error.after(call.affected))?;
-                    call.looked += jobs.len();
-                    let (next, now) = (jobs.last().map(listed_id).cloned(), self.now()?.max(began));
-                    let meant = jobs.into_iter().flatten().filter(|job| may_push(job) && !is_own(job));
-                    let originals = self.with_semaphores(meant.collect()).await;
-                    let originals = originals.map_err(|error| error.after(call.affected))?.into_iter();
-                    let copies = originals.map(|job| self.copy(job, now)).collect();
-                    let done = along(call.row(), self.copy_step(own.as_ref(), copies, next)).await;
-                    done.map_err(|error| error.after(call.affected))?
+                    let turn = self.turn_to_go_on(call.affected).await?;
+                    let copied = self.copy_found(&ask, own.as_ref(), began, call.row(), &is_meant);
+                    let copied = hold::keeping(turn, copied).await;
+                    let (looked, done) = copied.map_err(|error| error.after(call.affected))?;
+                    call.looked += looked;
+                    done
                 }
             };
             let done = match known {
@@ -324,6 +357,24 @@ impl Queues {
                 return Ok(call.over());
             }
         }
+    }
+
+    /// Reads the next jobs of a replay, and pushes copies of those that are meant. Returns how many it has looked at, and what it has done.
+    async fn copy_found(
+        &self,
+        ask: &Search,
+        own: Option<&CallKey>,
+        began: Timestamp,
+        row: Option<Entry>,
+        is_meant: impl Fn(&Job) -> bool,
+    ) -> Result<(usize, Remembered)> {
+        let jobs = self.found(ask).await?;
+        let (looked, next) = (jobs.len(), jobs.last().map(listed_id).cloned());
+        let now = self.now()?.max(began);
+        let meant: Vec<Job> = jobs.into_iter().flatten().filter(is_meant).collect();
+        let originals = self.with_semaphores(meant).await?.into_iter();
+        let copies = originals.map(|job| self.copy(job, now)).collect();
+        Ok((looked, along(row, self.copy_step(own, copies, next)).await?))
     }
 
     /// Pushes the copies of a step that ends at `last`.

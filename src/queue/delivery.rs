@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::ask::Room;
 use super::pages::fitting;
-use super::reserve::Wanted;
+use super::reserve::{Wanted, Won};
 use super::rounds::RoundError;
 use super::{Queues, Result};
 use crate::faults;
@@ -40,26 +40,31 @@ pub(super) struct Coming {
     /// The queue and the claim of a keyed request, whose jobs it finds itself where the outcome is unknown; a round finds those of the
     /// others.
     keyed: Option<(QueueName, Claim)>,
-    answer: oneshot::Receiver<store::Result<Vec<Job>>>,
+    answer: oneshot::Receiver<store::Result<Won>>,
 }
 
 impl Delivery {
-    /// Claims from one queue.
-    pub async fn claim(&mut self, queue: QueueName, wanted: Wanted) -> Result<()> {
+    /// Claims from one queue; `is_again`: what its round before has left to another one. Returns whether this round does so, too, and nothing
+    /// was won.
+    pub async fn claim(&mut self, queue: QueueName, wanted: Wanted, is_again: bool) -> Result<bool> {
         let keyed = wanted.claim.clone().map(|claim| (queue.clone(), claim));
-        let answer = self.queues.0.claims.send(queue, wanted)?;
+        let claims = &self.queues.0.claims;
+        let answer = if is_again { claims.send_again(queue, wanted)? } else { claims.send(queue, wanted)? };
         let coming = self.coming.insert(Coming { keyed, answer });
         let answer = self.queues.in_time(&mut coming.answer).await?;
         let keyed = self.coming.take().and_then(|came| came.keyed);
         match answer {
-            Ok(Ok(jobs)) => self.won.extend(jobs),
+            Ok(Ok(Won { jobs, is_again })) => {
+                self.won.extend(jobs);
+                Ok(is_again)
+            }
             failed => {
                 let (queues, is_marked) = (&self.queues, self.is_marked);
                 keyed.into_iter().for_each(|(queue, claim)| queues.recover(queue, claim, is_marked));
                 failed.map_err(|_| RoundError::Lost)??;
+                Ok(false)
             }
         }
-        Ok(())
     }
 
     /// Returns how many bytes the response may have now.
@@ -67,16 +72,22 @@ impl Delivery {
         self.queues.options().answer_bytes.min(self.room.bytes())
     }
 
+    /// Returns whether memory for responses is short.
+    pub fn is_short(&self) -> bool {
+        self.most_bytes() < self.queues.options().answer_bytes
+    }
+
     /// Returns whether the response has as many bytes as it may have.
     pub fn is_full(&self) -> bool {
         self.won.iter().map(Job::weight).sum::<usize>() >= self.most_bytes() || self.more(usize::MAX) == 0
     }
 
-    /// Returns how many jobs to claim next, of so many at most: where the client wants only so many bytes of payloads, what is claimed
-    /// beyond them is to be given back, and so it is claimed step by step, by the size of what came before; but for a keyed request in
-    /// one step of each queue.
+    /// Returns how many jobs to claim next, of so many at most: where the client wants only so many bytes of payloads, or memory is short,
+    /// what is claimed beyond that is to be given back, and so it is claimed step by step, by the size of what came before; but for a keyed
+    /// request in one step of each queue.
     pub fn more(&self, most: usize) -> usize {
-        let Some(max_bytes) = self.max_bytes else { return most };
+        let short = self.is_short().then(|| self.most_bytes());
+        let Some(max_bytes) = self.max_bytes.into_iter().chain(short).min() else { return most };
         let bytes: usize = self.won.iter().map(payload_bytes).sum();
         match bytes / self.won.len().max(1) {
             _ if self.won.is_empty() => most.min((max_bytes / FIRST_BYTES).clamp(1, FIRST_MOST)),
@@ -123,7 +134,7 @@ impl Drop for Delivery {
             let queues = queues.clone();
             queues.clone().0.returning.spawn(async move {
                 match (answer.await, keyed) {
-                    (Ok(Ok(jobs)), _) => queues.give_back(jobs, is_marked).await,
+                    (Ok(Ok(won)), _) => queues.give_back(won.jobs, is_marked).await,
                     (_, Some((queue, claim))) => queues.recover(queue, claim, is_marked),
                     (_, None) => {}
                 }

@@ -8,6 +8,7 @@
 //! | `reserve` | reserve and pop: claiming, waiting, giving back what its client did not receive |
 //! | `delivery` | jobs on their way to a client |
 //! | `ask` | what a reserve or pop asks for |
+//! | `large` | the turns of claims that may bring a lot |
 //! | `once` | reserves with an `Idempotency-Key` |
 //! | `keyed`, `keyed_pop` | other calls with one: done once, and answered alike each time |
 //! | `settle` | commit, rollback, extend, move; the repeats of lost responses |
@@ -44,7 +45,7 @@
 //! | `waiters`, `peers` | waiters for jobs on this server, and on the other servers over the same store |
 //! | `outcomes` | a cache of how jobs were settled lately |
 //! | `maintenance`, `alarm` | what background tasks do, and what wakes them |
-//! | `stuck` | jobs and semaphores that the store does not change for a while, left out of what others need |
+//! | `stuck` | jobs, semaphores and schedules that the store does not change for a while, left out of what others need |
 //! | `readiness` | whether this server can serve |
 
 mod access;
@@ -73,6 +74,7 @@ mod jobs;
 mod key_limits;
 mod keyed;
 mod keyed_pop;
+mod large;
 mod ledger;
 pub mod listing;
 mod lost;
@@ -148,6 +150,7 @@ use self::history::History;
 pub use self::jobs::{Cancelled, OfHeld, Relocation};
 pub use self::key_limits::Permit;
 pub use self::keyed::{CallKey, CallOutcome};
+use self::large::LargeClaims;
 use self::ledger::Ledger;
 pub use self::maintenance::{Maintenance, Run};
 use self::meter::Meter;
@@ -223,6 +226,8 @@ pub struct Queues(Arc<Shared>);
 pub const NO_ROOM: &str = "requests and responses take as much memory as they may (limits.memory_bytes)";
 /// How many repeated requests read at once what the first one won.
 const REPEATS: usize = 4;
+/// How many calls over many jobs read them whole at once, and push their copies.
+const COPYING: usize = 2;
 
 /// What the methods share.
 pub struct Shared {
@@ -239,6 +244,10 @@ pub struct Shared {
     waiting: Semaphore,
     /// The turns of repeated requests that read what the first one won.
     repeats: Semaphore,
+    /// The turns of claims of which a lot may come.
+    large: LargeClaims,
+    /// The turns of calls that read finished jobs whole, and push their copies.
+    copying: Arc<Semaphore>,
     outcomes: Outcomes,
     traced: Traced,
     meter: Meter,
@@ -292,6 +301,8 @@ impl Queues {
             store,
             waiting: Semaphore::new(options.waiting),
             repeats: Semaphore::new(REPEATS),
+            large: LargeClaims::new(options.payload_bytes),
+            copying: Arc::new(Semaphore::new(COPYING)),
             meter: Meter::new(options.metrics_queues, options.series_queues),
             ledger: Ledger::new(options.series_queues),
             feed: Feed::new(options.event_streams),

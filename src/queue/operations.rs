@@ -249,7 +249,8 @@ impl Queues {
         while let Some(queue) = self.next_queue(&intent, last.as_ref()).await? {
             for part in intent.parts() {
                 let filter = filter(&intent, part, queue.clone(), began);
-                let mut ask = Search::new(filter, SAMPLE_STEP);
+                // What is returned of them needs no contents; where the filter does, the store reads them.
+                let mut ask = Search { with_contents: false, ..Search::new(filter, SAMPLE_STEP) };
                 loop {
                     if Instant::now() >= end {
                         return Ok(self.estimated(sample, &intent).await);

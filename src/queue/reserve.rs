@@ -11,8 +11,9 @@ use tokio::time::Instant;
 use super::ask::{PopAsk, ReserveAsk};
 use super::delivery::Delivery;
 use super::keyed_pop::PopOnce;
+use super::large::Turn;
 use super::meter::Event;
-use super::once::Once;
+use super::once::{Once, TURN_WAIT};
 use super::rounds::{Item, Limits, Rounds};
 use super::turns::Turns;
 use super::{Error, Queues, Result, Shared};
@@ -21,7 +22,7 @@ use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::Operation;
 use crate::job::{Caller, Claim, Job, JobId, QueueName, QueuePattern, Reservation, State, WorkerName};
 use crate::store::hold;
-use crate::store::{self, Change, ClaimAsk, Claims, StoreError};
+use crate::store::{self, Change, ClaimAsk, Claims, StoreError, Weight as _};
 use crate::telemetry::trace;
 
 /// The most jobs of one reserve or pop.
@@ -85,8 +86,17 @@ pub(super) struct Wanted {
     pop: bool,
 }
 
+/// What a round has come to for one request.
+#[derive(Default)]
+pub(super) struct Won {
+    pub jobs: Vec<Job>,
+    /// Whether there may be jobs, of which the round has none for this request: they are large, and others have got as much as one call
+    /// of the store reads. It is to be sent again.
+    pub is_again: bool,
+}
+
 /// Claims on their way, a lane for each queue: those that wait for one queue share a round.
-pub(super) type ClaimRounds = Arc<Rounds<QueueName, Wanted, store::Result<Vec<Job>>>>;
+pub(super) type ClaimRounds = Arc<Rounds<QueueName, Wanted, store::Result<Won>>>;
 
 impl Item for Wanted {
     fn weight(&self) -> usize {
@@ -164,7 +174,7 @@ impl Queues {
 
     /// Claims once, while the settle is carried out that this claim belongs to.
     pub(super) async fn claim_beside(&self, ask: &ReserveAsk, claim: &Claim) -> Result<Delivery> {
-        self.claim_from_queues(ask, By::Settle(claim), false).await
+        Ok(self.claim_from_queues(ask, By::Settle(claim), false).await?.0)
     }
 
     /// Takes jobs away: each is delivered at most once.
@@ -225,7 +235,14 @@ impl Queues {
             if let Some(ticket) = &ticket {
                 ticket.begin_query();
             }
-            let jobs = self.claim(ask, purpose.clone()).await?;
+            let jobs = match self.claim(ask, purpose.clone()).await {
+                // Others have taken the room that there was.
+                Err(Error::NoRoom) if ticket.is_some() && Instant::now() < deadline => {
+                    self.check_credential(&ask.credential)?;
+                    continue;
+                }
+                claimed => claimed?,
+            };
             let Some(ticket) = &ticket else {
                 return if jobs.is_empty() && ask.wait_ms > 0 {
                     Err(Error::TooManyWaiting)
@@ -253,12 +270,13 @@ impl Queues {
     /// Claims once.
     async fn claim(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
         let jobs = match purpose {
-            Purpose::Reserve => self.claim_from_queues(ask, By::Round, false).await?.hand_over(),
+            Purpose::Reserve => self.claim_from_queues(ask, By::Round, false).await?.0.hand_over(),
             Purpose::ReserveNext(claim) => {
-                self.claim_from_queues(ask, By::Settle(&claim), false).await?.hand_over()
+                self.claim_from_queues(ask, By::Settle(&claim), false).await?.0.hand_over()
             }
             Purpose::Pop => {
-                let jobs = self.claim_from_queues(ask, By::Round, true).await?.hand_over();
+                let (won, _turn) = self.claim_from_queues(ask, By::Round, true).await?;
+                let jobs = won.hand_over();
                 faults::point("pop.claimed").await;
                 self.finish_pop(&jobs).await?
             }
@@ -266,9 +284,9 @@ impl Queues {
             Purpose::PopOnce(once) => {
                 let (this, ask) = (self.clone(), ask.clone());
                 // In a task that outlives the client: what it has claimed is answered, or given back.
-                let popping = tokio::spawn(trace::carrying(async move {
-                    let jobs =
-                        this.claim_from_queues(&ask, By::Request(&once.claim), true).await?.hand_over();
+                let popping = hold::spawn(trace::carrying(async move {
+                    let (won, _turn) = this.claim_from_queues(&ask, By::Request(&once.claim), true).await?;
+                    let jobs = won.hand_over();
                     faults::point("pop.claimed").await;
                     this.finish_pop_once(jobs, once).await
                 }));
@@ -283,9 +301,10 @@ impl Queues {
     /// repeat.
     async fn claim_once(&self, ask: &ReserveAsk, once: Once) -> Result<Vec<Job>> {
         let (this, ask) = (self.clone(), ask.clone());
-        let claiming = tokio::spawn(trace::carrying(async move {
+        let claiming = hold::spawn(trace::carrying(async move {
             let guard = once.claiming().await;
-            let jobs = this.claim_from_queues(&ask, By::Request(once.claim()), false).await?.hand_over();
+            let (won, _turn) = this.claim_from_queues(&ask, By::Request(once.claim()), false).await?;
+            let jobs = won.hand_over();
             faults::point("request.claimed").await;
             let jobs = guard.won(jobs).await?;
             faults::point("request.closed").await;
@@ -300,11 +319,11 @@ impl Queues {
     /// The requests of one round share a claim, those that pop another one, so that what all of them win is written alike: their tokens
     /// differ by their signatures. What such a claim may have won where it failed, the round itself gives back, since only it knows
     /// that it failed for all.
-    async fn claim_round(&self, queue: QueueName, wanted: Vec<Wanted>) -> Vec<store::Result<Vec<Job>>> {
+    async fn claim_round(&self, queue: QueueName, wanted: Vec<Wanted>) -> Vec<store::Result<Won>> {
         let rules = self.rules();
         // Only now: the requests may have waited for the round before while the queue was paused.
         if rules.paused(&queue) {
-            return wanted.iter().map(|_| Ok(Vec::new())).collect();
+            return wanted.iter().map(|_| Ok(Won::default())).collect();
         }
         let (for_reserves, for_pops) = (Claim::random(), Claim::random());
         let shared = |pop: bool| if pop { &for_pops } else { &for_reserves };
@@ -313,7 +332,7 @@ impl Queues {
             ClaimAsk { queue: queue.clone(), count, claim, lease_ms, yields, worker, pop }
         };
         let asks: Vec<ClaimAsk> = wanted.into_iter().map(ask).collect();
-        let Claims { won, resume, offers, refused } = self.0.store.claim(&asks, &rules).await;
+        let Claims { won, resume, offers, refused, again } = self.0.store.claim(&asks, &rules).await;
         for claim in [&for_reserves, &for_pops] {
             let failed = |(ask, won): (&ClaimAsk, &store::Result<_>)| ask.claim == *claim && won.is_err();
             if asks.iter().zip(&won).any(failed) {
@@ -323,41 +342,81 @@ impl Queues {
         self.offer(offers);
         self.note_refused(refused);
         resume.into_iter().for_each(|(queue, at)| self.resume_at(queue, at));
-        won
+        let is_left = |jobs: &[Job]| jobs.is_empty() && again.contains(&queue);
+        won.into_iter().map(|won| won.map(|jobs| Won { is_again: is_left(&jobs), jobs })).collect()
     }
 
-    async fn claim_from_queues(&self, ask: &ReserveAsk, by: By<'_>, pop: bool) -> Result<Delivery> {
+    /// Claims from the queues, one after the other. Where that may be a lot it has a turn, which is kept until a response has the jobs.
+    async fn claim_from_queues(
+        &self,
+        ask: &ReserveAsk,
+        by: By<'_>,
+        pop: bool,
+    ) -> Result<(Delivery, Option<Turn>)> {
         let (rules, claim, is_marked) = (self.rules(), by.claim(), matches!(by, By::Settle(_)));
-        // What does not fit would be claimed for nothing, and be missing elsewhere meanwhile.
-        let is_short = ask.room.bytes() < self.options().answer_bytes;
-        let most = if is_short { ask.count.min(COUNT_WHILE_SHORT) } else { ask.count };
         let max_bytes = ask.max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let (queues, room) = (self.clone(), ask.room.clone());
         let mut delivery = Delivery { queues, room, max_bytes, is_marked, won: Vec::new(), coming: None };
         let mut from = self.expand(&ask.queues).await?.into_iter().peekable();
+        let (mut turn, mut is_again, began) = (None, false, Instant::now());
         while let Some(queue) = from.peek() {
-            if delivery.won.len() >= most || delivery.is_full() {
+            // What does not fit would be claimed for nothing, and be missing elsewhere meanwhile.
+            let (before, is_short) = (delivery.won.len(), delivery.is_short());
+            let most = if is_short { ask.count.min(COUNT_WHILE_SHORT) } else { ask.count };
+            if before >= most || delivery.is_full() {
                 break;
             }
+            let count = delivery.more(most - before);
+            if turn.is_none() && self.0.large.may_be(queue, count) {
+                turn = self.large_turn(ask, before > 0).await?;
+                match turn {
+                    Some(_) => continue, // there may be less room by now
+                    None => break,
+                }
+            }
             let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(queue));
-            let before = delivery.won.len();
-            let (count, worker) = (delivery.more(most - before), ask.worker.clone());
-            let yields = ask.lease_ms.is_none();
+            let (yields, worker) = (ask.lease_ms.is_none(), ask.worker.clone());
             let wanted = Wanted { count, claim: claim.cloned(), lease_ms, yields, worker, pop };
-            match delivery.claim(queue.clone(), wanted).await {
-                Ok(()) => {}
+            let claimed = match turn.clone() {
+                None => delivery.claim(queue.clone(), wanted, is_again).await,
+                Some(turn) => hold::keeping(turn, delivery.claim(queue.clone(), wanted, is_again)).await,
+            };
+            match claimed {
+                Ok(is_left) => is_again = is_left,
                 Err(error) if delivery.won.is_empty() => return Err(error),
                 Err(_) => break, // what other queues gave is not lost to an error of this one
             }
+            if is_again {
+                if !delivery.won.is_empty() {
+                    break;
+                }
+                // Others have got large jobs. It is sent again while there is room for more of them, but not for ever.
+                if !ask.room.is_left() || began.elapsed() >= TURN_WAIT {
+                    return Err(Error::NoRoom);
+                }
+                continue;
+            }
+            self.0.large.note(queue, count, delivery.won[before..].iter().map(Job::weight));
             // Where as many came as were asked for, there may be more. But the claims of a keyed request are all one claim: where a
             // later one of the same queue fails, what it has won is found by that, and with it what the others have won.
-            let is_last = delivery.max_bytes.is_none() || claim.is_some();
+            let is_last = (delivery.max_bytes.is_none() && !is_short) || claim.is_some();
             if is_last || delivery.won.len() - before < count {
                 from.next();
             }
         }
         delivery.cut();
-        Ok(delivery)
+        Ok((delivery, turn))
+    }
+
+    /// Returns a turn for a claim of which a lot may come. None where it would have to wait for one, and has some jobs already.
+    async fn large_turn(&self, ask: &ReserveAsk, has_some: bool) -> Result<Option<Turn>> {
+        let turn = self.0.large.try_turn();
+        if turn.is_some() || has_some {
+            return Ok(turn);
+        }
+        let turn = self.0.large.turn().await?;
+        // Those before it may have taken all the room that there was.
+        if ask.room.is_left() { Ok(Some(turn)) } else { Err(Error::NoRoom) }
     }
 
     /// Finishes the jobs that a pop holds, and returns them without those that it lost in the meantime.

@@ -4,9 +4,9 @@
 //! it is. While a round is under way items wait, and the next round takes all that wait, up to a limit; only
 //! where enough for a large round waits does it begin beside the one that is under way. Large rounds are what
 //! makes a store fast: most of what one costs does not depend on how much it carries. Every item gets its own
-//! result, after its own round. Items of one lane start in the order of their arrival; lanes do not wait for
-//! each other. Only while other servers are busy over the same database, a lane that was busy waits a moment before its
-//! next round: see `turns`.
+//! result, after its own round. Items of one lane start in the order of their arrival, those first that an earlier round has left to
+//! another one; lanes do not wait for each other. Only while other servers are busy over the same database, a lane that was busy waits
+//! a moment before its next round: see `turns`.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -78,6 +78,8 @@ struct Waiting<I, O> {
 
 struct Lane<I, O> {
     waiting: VecDeque<Waiting<I, O>>,
+    /// How many of those that come first were sent again.
+    again: usize,
     weight: usize,
     running: usize,
     /// From when on a request has waited.
@@ -90,7 +92,7 @@ struct Lane<I, O> {
 impl<I, O> Lane<I, O> {
     fn idle() -> Self {
         let (since, enough, wake) = (Instant::now(), usize::MAX, Arc::default());
-        Self { waiting: VecDeque::new(), weight: 0, running: 0, since, enough, wake }
+        Self { waiting: VecDeque::new(), again: 0, weight: 0, running: 0, since, enough, wake }
     }
 }
 
@@ -131,27 +133,37 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static, I: Item, O: Send + 'static> R
     /// Sends an item; it is carried out whether or not the caller still waits for the result. A result that
     /// never comes means that its round was lost.
     pub fn send(self: &Arc<Self>, key: K, item: I) -> Result<oneshot::Receiver<O>, RoundError> {
-        let (answer, answered) = oneshot::channel();
-        self.enter(key, item, answer)?;
-        Ok(answered)
+        self.enter(key, item, false)
+    }
+
+    /// Sends an item again which its round has left to another one: it goes before those that came since, and is not rejected.
+    pub fn send_again(self: &Arc<Self>, key: K, item: I) -> Result<oneshot::Receiver<O>, RoundError> {
+        self.enter(key, item, true)
     }
 
     fn lanes(&self) -> MutexGuard<'_, HashMap<K, Lane<I, O>>> {
         self.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn enter(self: &Arc<Self>, key: K, item: I, answer: oneshot::Sender<O>) -> Result<(), RoundError> {
+    fn enter(self: &Arc<Self>, key: K, item: I, is_again: bool) -> Result<oneshot::Receiver<O>, RoundError> {
+        let (answer, answered) = oneshot::channel();
         let mut lanes = self.lanes();
         let lane = lanes.entry(key.clone()).or_insert_with(Lane::idle);
         let weight = item.weight();
-        if lane.weight > 0 && lane.weight + weight > self.limits.waiting {
+        if !is_again && lane.weight > 0 && lane.weight + weight > self.limits.waiting {
             return Err(RoundError::Overloaded);
         }
         lane.weight += weight;
         if lane.waiting.is_empty() {
             lane.since = Instant::now();
         }
-        lane.waiting.push_back(Waiting { item, answer, held: held(), span: trace::current() });
+        let waiting = Waiting { item, answer, held: held(), span: trace::current() };
+        if is_again {
+            lane.waiting.insert(lane.again, waiting);
+            lane.again += 1;
+        } else {
+            lane.waiting.push_back(waiting);
+        }
         if lane.waiting.len() >= lane.enough || lane.weight >= self.limits.large {
             lane.wake.notify_one();
         }
@@ -159,7 +171,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static, I: Item, O: Send + 'static> R
             lane.running += 1;
             tokio::spawn(drive(self.clone(), key));
         }
-        Ok(())
+        Ok(answered)
     }
 
     /// Takes the items of the next round of a lane. If nothing waits, or what waits is not worth a round
@@ -185,6 +197,7 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static, I: Item, O: Send + 'static> R
             round.extend(lane.waiting.pop_front());
         }
         lane.weight -= weight;
+        lane.again = lane.again.saturating_sub(round.len());
         round
     }
 
@@ -354,6 +367,21 @@ mod tests {
         let answers = all(&rounds, vec![vec![1; 3], vec![1; 3], vec![1; 4], vec![1; 2]]).await;
         assert_eq!(answers, [Ok(3), Ok(3), Ok(4), Err(RoundError::Overloaded)]);
         assert_eq!(*sizes.lock().unwrap(), [1, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_again_comes_first() {
+        let (rounds, _go, _sizes) = rounds(Limits { round: 2, overlap: 1, large: 100, waiting: 2 });
+        rounds.lanes().insert("lane", Lane { running: 1, ..Lane::idle() });
+        let again = |n| rounds.send_again("lane", vec![n]).unwrap();
+        let answers = (rounds.send("lane", vec![1]).unwrap(), rounds.send("lane", vec![2]).unwrap());
+        let answers = (answers, again(3), again(4), again(5));
+        assert_eq!(rounds.send("lane", vec![6]).map(drop), Err(RoundError::Overloaded));
+        let next = || rounds.next_round(&"lane").into_iter().map(|next| next.item[0]).collect::<Vec<_>>();
+        assert_eq!(next(), [3, 4]);
+        let answers = (answers, again(7));
+        assert_eq!([next(), next(), next()], [vec![5, 7], vec![1, 2], vec![]]);
+        drop(answers);
     }
 
     #[tokio::test]

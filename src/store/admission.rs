@@ -27,6 +27,8 @@ pub struct Given {
     pub offers: Vec<SemaphoreName>,
     /// The semaphore for which jobs were left ready.
     pub refused: Option<SemaphoreName>,
+    /// Whether as much was read of it as one call reads, before all requests had some.
+    pub is_cut: bool,
 }
 
 /// Whether a claim of these jobs at the head of the queue needs an [`Admission`] or an [`Allowance`].

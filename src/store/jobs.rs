@@ -44,6 +44,9 @@ pub struct Claims {
     pub offers: Vec<SemaphoreName>,
     /// Queues with jobs that were left ready since this semaphore is full: once that is released a claim may win some.
     pub refused: Vec<(SemaphoreName, QueueName)>,
+    /// Queues of whose jobs, which are large, as much was read as one call reads: there may be some for the requests that got none, which
+    /// are to be made again.
+    pub again: Vec<QueueName>,
 }
 
 impl Claims {
@@ -224,6 +227,9 @@ pub trait Jobs: Send + Sync {
     /// leave the jobs behind, all of which need it, as they are, for a moment: see [`Claims::refused`]. No semaphore ever
     /// has more holders than its capacity, and no queue more reserved jobs or more deliveries than `rules` allow,
     /// however many instances claim at once.
+    ///
+    /// A call ends where it has read a lot: it may win fewer jobs than there are, and none for some requests, which are to be made again
+    /// then: see [`Claims::again`].
     async fn claim(&self, asks: &[ClaimAsk], rules: &Rules) -> Claims;
 
     /// Returns the jobs of these queues that this claim holds: what a claim whose outcome is unknown has won.

@@ -276,7 +276,8 @@ pub trait Store:
     }
 
     /// Deletes up to `limit` records whose time has passed, and returns how many: keys whose job has ended,
-    /// history and, where the database does not do it by itself, receipts and requests.
+    /// history and, where the database does not do it by itself, receipts and requests. What else it clears of the past counts while there
+    /// is more of it: where it returns 0, there is nothing to do for now.
     async fn prune(&self, limit: usize) -> Result<u64>;
 
     /// Closes all connections.

@@ -16,7 +16,12 @@ pub fn foreign(document: &Document) -> RawDocumentBuf {
 
 /// Inserts such a document past the server, and past the driver, which reads its `_id`. Returns whether MongoDB took it.
 pub async fn insert(database: &Database, collection: &str, document: &Document) -> bool {
-    let documents: RawArrayBuf = [foreign(document)].into_iter().collect();
+    insert_raw(database, collection, foreign(document)).await
+}
+
+/// The same with bytes of one's own.
+pub async fn insert_raw(database: &Database, collection: &str, document: RawDocumentBuf) -> bool {
+    let documents: RawArrayBuf = [document].into_iter().collect();
     let command = rawdoc! { "insert": collection, "documents": documents, "bypassDocumentValidation": true };
     // A refusal may quote what the driver cannot read.
     database.run_raw_command(command).await.is_ok_and(|reply| reply.get_i32("n").is_ok_and(|n| n == 1))

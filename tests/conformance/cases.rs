@@ -16,6 +16,7 @@ macro_rules! every_case {
                 scheduled_jobs_are_never_in_the_way
                 a_job_that_came_due_takes_its_rank
                 expired_jobs_are_passed_over
+                a_passed_job_that_may_be_delivered_after_all_is_next
                 queues_do_not_mix
             }
             claims {
@@ -149,6 +150,7 @@ macro_rules! every_case {
                 a_commit_whose_push_is_refused_does_not_happen
                 one_refused_commit_keeps_no_other_from_happening
                 the_repeat_of_a_commit_that_pushed_answers_the_same
+                a_recall_finds_what_was_done_and_does_nothing
                 a_stale_commit_pushes_nothing
                 pushes_of_a_commit_have_keys
                 a_commit_makes_room_in_its_own_queue
@@ -258,6 +260,7 @@ macro_rules! every_case {
                 a_long_line_is_worked_off
                 who_asks_again_and_again_is_served_in_order
                 a_refusal_holds_for_those_who_need_the_same_only
+                a_refusal_ends_where_another_job_is_unblocked
                 a_head_that_is_read_in_parts_is_judged_in_each
                 a_queue_that_misses_its_call_keeps_nothing
                 who_is_first_in_line_is_called_whatever_its_queue

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::join_all;
-use tailback::job::{JobId, QueueName, Rules, State};
+use tailback::job::{Job, JobId, QueueName, Rules, State};
 use tailback::store::{ClaimAsk, Store};
 
 use super::support::*;
@@ -143,16 +143,22 @@ pub async fn history_is_not_held(store: &dyn Store) {
     assert!(store.held(&[queue("q")], &held_by(&taken)).await.unwrap().is_empty());
 }
 
-/// However much a round has to carry, nobody is told that there are no jobs while there are.
+/// However much there is to carry, one call carries a part of it, and no claim ends as if there were no jobs while there are.
 pub async fn many_claims_of_large_jobs_all_win(store: &dyn Store) {
     const JOBS: usize = 36;
     let large = format!("\"{}\"", "x".repeat(1 << 20));
     for _ in 0..JOBS / 6 {
         push_all(store, vec![job("q").payload(&large); 6]).await;
     }
-    let asks: Vec<ClaimAsk> = (0..JOBS).map(|_| ask("q", 1)).collect();
-    let answers = store.claim(&asks, &Rules::default()).await.won;
-    let won: HashSet<JobId> =
-        answers.into_iter().flat_map(|jobs| jobs.unwrap()).map(|job| job.meta.id).collect();
-    assert_eq!(won.len(), JOBS);
+    push_all(store, vec![job("behind"); 2]).await;
+    let asks = || -> Vec<ClaimAsk> {
+        (0..JOBS).map(|_| ask("q", 1)).chain((0..2).map(|_| ask("behind", 1))).collect()
+    };
+    let claims = store.claim(&asks(), &Rules::default()).await;
+    let mut won: Vec<Job> = claims.won.into_iter().flat_map(|jobs| jobs.unwrap()).collect();
+    let bytes: usize = won.iter().map(|job| job.payload.size()).sum();
+    assert!((1..20 << 20).contains(&bytes) && claims.again.contains(&queue("q")), "{bytes} bytes in a call");
+    won.extend(claim_all(store, asks()).await);
+    let won: HashSet<JobId> = won.into_iter().map(|job| job.meta.id).collect();
+    assert_eq!(won.len(), JOBS + 2);
 }

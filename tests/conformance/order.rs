@@ -1,5 +1,7 @@
 //! The order of delivery, and what must not be delivered.
 
+use tailback::job::When;
+use tailback::job::transition::{Back, Edit, Fate};
 use tailback::store::Store;
 
 use super::support::*;
@@ -114,4 +116,25 @@ pub async fn what_comes_before_the_head_is_next(store: &dyn Store) {
     apply(store, release(&held_too)).await.unwrap();
     apply(store, release(&held)).await.unwrap();
     assert_eq!(ids(&claim(store, ask("q", 3)).await), [urgent, old, pushed[3].clone()]);
+}
+
+/// A store may remember which jobs it has passed over: one of them that may be delivered after all is next.
+pub async fn a_passed_job_that_may_be_delivered_after_all_is_next(store: &dyn Store) {
+    let expiring = push_all(store, vec![job("q").expires(1); 100]).await;
+    let first = see(store, &expiring[0]).await.meta.run_at;
+    until_past(store, see(store, &expiring[99]).await.meta.expires_at.unwrap()).await;
+    let behind = push_all(store, vec![job("q"); 2]).await;
+    assert_eq!(take(store, "q").await.meta.id, behind[0]);
+    for n in [70, 20] {
+        let lasting = edit_of(Edit { expires_in_ms: Some(None), ..Edit::default() });
+        apply(store, change(&expiring[n], lasting)).await.unwrap();
+        let held = take(store, "q").await;
+        assert_eq!(held.meta.id, expiring[n]);
+        // What comes back to a place before all others, too.
+        let fate = Fate::Retry(Back::At(When::At(first.minus_ms(1))));
+        apply(store, give_back(&held, fate, None)).await.unwrap();
+        assert_eq!(take(store, "q").await.meta.id, expiring[n]);
+    }
+    assert_eq!(take(store, "q").await.meta.id, behind[1]);
+    assert!(claim(store, ask("q", 9)).await.is_empty());
 }

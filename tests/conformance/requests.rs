@@ -1,10 +1,11 @@
 //! Requests that carry an `Idempotency-Key`.
 
-use tailback::job::state::Verb;
+use tailback::job::state::{State, Verb};
 use tailback::job::transition::{Operation, Refusal};
-use tailback::job::{Claim, Ended, Job, Mark, Rules, Timestamp, Tokens};
+use tailback::job::{Claim, Ended, Job, JobId, Mark, Reach, Rules, Timestamp, Tokens};
 use tailback::store::{ClaimAsk, Denied, Opened, Request, Store, TakeAsk};
 
+use super::semaphores::{call, make};
 use super::support::*;
 
 fn request(store: &dyn Store, id: &str, pending_ms: u64) -> Request {
@@ -199,6 +200,7 @@ pub async fn what_is_next_is_taken_with_a_settle(store: &dyn Store) {
         changes: 0..held.len(),
         marks: held.iter().map(|job| Some(tokens.mark(&held_by(job), &job.meta.id, Verb::Commit))).collect(),
         queue: queue.map(super::support::queue),
+        within: Reach::default(),
         count,
         lease_ms: Some(50_000),
         worker: None,
@@ -235,4 +237,49 @@ pub async fn what_is_next_is_taken_with_a_settle(store: &dyn Store) {
     let counts: Vec<usize> = taken.claims.won.iter().map(|won| won.as_ref().unwrap().len()).collect();
     assert_eq!(counts, [1, 0]);
     assert_eq!(taken.claims.won[0].as_ref().unwrap()[0].meta.id, ids[4]);
+    // Nothing is taken where the caller does not reach.
+    push_all(store, vec![job("q"), job("q")]).await;
+    let third = take(store, "q").await;
+    let asks = [TakeAsk { within: Reach::one(&queue("other")), ..take_with(&[&third], None, 1) }];
+    let taken = store.apply_and_take(vec![commit(&third)], &asks, &rules).await;
+    assert!(taken.applied[0].is_ok());
+    assert_eq!(taken.claims.won[0].as_ref().unwrap(), &[]);
+}
+
+/// Commits a job of another queue, which must take effect, and takes what is next in `q`. Returns the ids of that.
+async fn commit_and_take(store: &dyn Store, rules: &Rules) -> Vec<JobId> {
+    let held = push_and_take(store, job("other")).await;
+    let ask = TakeAsk {
+        changes: 0..1,
+        marks: vec![Some(Tokens::new(&[1; 32]).mark(&held_by(&held), &held.meta.id, Verb::Commit))],
+        queue: Some(queue("q")),
+        within: Reach::default(),
+        count: 5,
+        lease_ms: Some(50_000),
+        worker: None,
+    };
+    let taken = store.apply_and_take(vec![commit(&held)], &[ask], rules).await;
+    assert!(taken.applied[0].as_ref().is_ok_and(|applied| !applied.repeated));
+    assert_eq!(state_of(store, &held.meta.id).await, None, "the settle stands");
+    assert!(taken.unknown.is_empty());
+    ids(taken.claims.won[0].as_ref().unwrap())
+}
+
+/// What could not be taken with one settle is taken with a later one.
+pub async fn a_settle_stands_where_nothing_is_next(store: &dyn Store) {
+    assert!(commit_and_take(store, &usual()).await.is_empty(), "the queue is empty");
+    let waits = push_one(store, job("q")).await;
+    let paused = rules_of("q", |settings| settings.paused = Some(true));
+    assert!(commit_and_take(store, &paused).await.is_empty(), "the queue is paused");
+    assert_eq!(state_of(store, &waits).await, Some(State::Ready));
+    assert_eq!(commit_and_take(store, &usual()).await, [waits], "it is resumed");
+    make(store, &[("s", 1)]).await;
+    let holder = push_and_take(store, job("r").needs(&["s"])).await;
+    let waits = push_one(store, job("q").needs(&["s"])).await;
+    assert!(commit_and_take(store, &usual()).await.is_empty(), "the semaphore is full");
+    let meta = see(store, &waits).await.meta;
+    assert_eq!((meta.state, meta.attempts), (State::Blocked, 0));
+    apply(store, commit(&holder)).await.unwrap();
+    assert_eq!(call(store, &["s"]).await, ["q"]);
+    assert_eq!(commit_and_take(store, &usual()).await, [waits], "the semaphore is released");
 }

@@ -5,7 +5,7 @@ use super::support::*;
 use std::collections::HashSet;
 
 use tailback::job::state::State;
-use tailback::job::{Job, JobId, Rules};
+use tailback::job::{Job, JobId};
 use tailback::store::Store;
 
 pub async fn a_long_line_is_worked_off(store: &dyn Store) {
@@ -68,6 +68,20 @@ pub async fn a_refusal_holds_for_those_who_need_the_same_only(store: &dyn Store)
     assert_eq!(held(store, "s").await, 2);
 }
 
+pub async fn a_refusal_ends_where_another_job_is_unblocked(store: &dyn Store) {
+    make(store, &[("s", 1), ("t", 1)]).await;
+    push_and_take(store, job("x").needs(&["s"])).await;
+    let holder = push_and_take(store, job("y").needs(&["t"])).await;
+    let other = push_one(store, job("a").needs(&["t"]).priority(-1)).await;
+    assert!(claim(store, ask("a", 1)).await.is_empty());
+    // More than are blocked before it is found that all of them need the same.
+    push_all(store, vec![job("a").needs(&["s"]); 40]).await;
+    apply(store, commit(&holder)).await.unwrap();
+    assert!(claim(store, ask("a", 1)).await.is_empty(), "it is blocked until it is called");
+    assert_eq!(call(store, &["t"]).await, ["a"]);
+    assert_eq!(claim_ids(store, "a", 1).await, [other], "what has refused the others does not concern it");
+}
+
 pub async fn a_head_that_is_read_in_parts_is_judged_in_each(store: &dyn Store) {
     make(store, &[("s", 1)]).await;
     let large = job("a").payload(&format!("\"{}\"", "x".repeat(1 << 20))).priority(1);
@@ -75,8 +89,7 @@ pub async fn a_head_that_is_read_in_parts_is_judged_in_each(store: &dyn Store) {
         push_all(store, vec![large.clone(); 3]).await;
     }
     push_all(store, vec![job("a").needs(&["s"]); 9]).await;
-    let won = store.claim(&[ask("a", 500), ask("a", 10)], &Rules::default()).await.won;
-    let won: Vec<Job> = won.into_iter().flat_map(|jobs| jobs.unwrap()).collect();
+    let won = claim_all(store, vec![ask("a", 500), ask("a", 10)]).await;
     let holding = won.iter().filter(|job| !job.meta.semaphores.is_empty()).count();
     assert_eq!((won.len(), holding, held(store, "s").await), (19, 1, 1));
     let counts = counts_of(store, "a").await;

@@ -12,7 +12,7 @@ use tailback::job::{
     Backoff, BatchId, Binary, Claim, Content, IdSource, Job, JobId, JobSpec, NewJob, Payload, QueueName,
     QueueSettings, Rules, Stage, Timestamp, When,
 };
-use tailback::store::{Applied, Change, ClaimAsk, Counts, Denied, Filter, Pushed, Store};
+use tailback::store::{Applied, Change, ClaimAsk, Claims, Counts, Denied, Filter, Pushed, Store};
 
 use crate::common::server::PATIENCE;
 
@@ -244,6 +244,20 @@ pub async fn claim_under(store: &dyn Store, ask: ClaimAsk, rules: &Rules) -> Vec
     let mut answers = store.claim(&[ask], rules).await.won;
     assert_eq!(answers.len(), 1);
     answers.remove(0).unwrap()
+}
+
+/// Makes these claims, and those again of large jobs that one call leaves to the next one.
+pub async fn claim_all(store: &dyn Store, mut asks: Vec<ClaimAsk>) -> Vec<Job> {
+    let mut all = Vec::new();
+    while !asks.is_empty() {
+        let Claims { won, again, .. } = store.claim(&asks, &usual()).await;
+        let won: Vec<Vec<Job>> = won.into_iter().map(Result::unwrap).collect();
+        let is_left = |(ask, won): &(ClaimAsk, &Vec<Job>)| won.is_empty() && again.contains(&ask.queue);
+        asks = asks.into_iter().zip(&won).filter(is_left).map(|(ask, _)| ask).collect();
+        assert!(asks.is_empty() || won.iter().any(|jobs| !jobs.is_empty()), "a call gets on");
+        all.extend(won.into_iter().flatten());
+    }
+    all
 }
 
 /// Takes one job, which must be there.

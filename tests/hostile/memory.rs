@@ -31,13 +31,13 @@ fn memory(server: &Server, field: &str) -> usize {
 }
 
 /// Fails if the server has ever been larger than it may.
-fn judge(what: &str, server: &Server, before: usize) {
+pub(super) fn judge(what: &str, server: &Server, before: usize) {
     let peak = memory(server, "VmHWM");
     println!("{what}: {} MB before, {} MB at most", before / MB, peak / MB);
     assert!(peak - before <= GROWTH, "{what}: grew from {before} to {peak} bytes");
 }
 
-async fn start(place: &Place) -> (Server, usize) {
+pub(super) async fn start(place: &Place) -> (Server, usize) {
     start_with(place, LIMITS).await
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::http::AppState;
 use crate::http::access::{Granted, only_shows};
+use crate::http::budget::Budget;
 use crate::http::json::Json;
 use crate::http::keyed::Keyed;
 use crate::http::params::{OfOperation, Query, cursor};
@@ -20,7 +21,7 @@ use crate::queue::{NewBulk, Queues, Sample};
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OperationRequest {
-    /// Which jobs. Those are meant that match when the operation begins: what comes to match since is left alone.
+    /// Which jobs. Those are meant that are in such a queue and state when it is asked for: what comes there since is left alone.
     #[serde(deserialize_with = "required_object")]
     filter: BulkFilter,
     /// What is done to each of them.
@@ -193,9 +194,10 @@ pub struct OperationsPage {
 /// Begin an operation over many jobs
 ///
 /// Stores what is wanted and returns at once; servers do it in the background, in small steps, also where they are killed meanwhile:
-/// each job is affected once. It acts on the jobs that match half a second after the call, and on none that comes to match by its own
-/// effect: one that is retried and dies again is not taken twice. In a group, jobs that become ready since the one before them was deleted
-/// are deleted as well. `GET` shows how far it is, `DELETE` stops it.
+/// each job is affected once. It acts on the jobs that match and were in that queue and state when it was called (a quarter of a second is
+/// added for the servers' clocks; it begins half a second after the call), and on none that comes there since: one that is retried and dies
+/// again is not taken twice. In a group, jobs that become ready since the one before them was deleted are deleted as well where blocked
+/// ones are meant. `GET` shows how far it is, `DELETE` stops it.
 ///
 /// Those that are over are kept for a week, the last 1000 of them. `move`, `redrive` and `replay` also need the scope `push`, and
 /// `dry_run` the scope `read`.
@@ -209,6 +211,7 @@ pub struct OperationsPage {
 pub async fn begin(
     State(state): State<AppState>,
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     by: Granted,
     Keyed { key, body: request, .. }: Keyed<OperationRequest>,
 ) -> ApiResult<Response> {
@@ -226,7 +229,8 @@ pub async fn begin(
     let new = NewBulk { filter, action, to, priority, limit, confirm };
     if dry_run {
         by.scoped(Scope::Read)?;
-        let sample = queues.sample_operation(new, &by.caller).await?;
+        let turn = budget.scan().await?;
+        let sample = turn.during(queues.sample_operation(new, &by.caller)).await?;
         return Ok(Json(DryRunResponse::from(sample)).into_response());
     }
     let operation = queues.begin_operation(new, &by.caller, key.as_ref()).await?;

@@ -17,8 +17,8 @@ use crate::http::keyed::{Answer, Keyed, kept, recalled, render, respond};
 use crate::http::params::{InQueue, OfJob, Query};
 use crate::http::problem::{ApiResult, Code, Problem};
 use crate::job::{Job, JobId, JobSpec, QueueName};
-use crate::queue::{Error, PushAnswer, Queues};
-use crate::store::Weight as _;
+use crate::queue::{CallKey, Error, PushAnswer, Queues};
+use crate::store::{Weight as _, hold};
 
 fn shown(queues: &Queues, by: &Granted, job: Job) -> ApiResult<Json<Shown<JobView, JobIdentity>>> {
     Ok(Json(Shown::to(by, JobView::new(job, &queues.rules(), queues.now()?))))
@@ -136,6 +136,7 @@ pub async fn redrive(
         (status = 429, description = "`queue-full`", body = Problem, content_type = "application/problem+json")))]
 pub async fn replay(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     by: Granted,
     OfJob(id): OfJob,
     Keyed { key, .. }: Keyed<Nothing>,
@@ -143,6 +144,13 @@ pub async fn replay(
     if let Some(response) = recalled(&queues, key.as_ref()).await? {
         return Ok(response);
     }
+    budget.check()?; // the job is read whole
+    let turn = queues.turn_to_copy().await?;
+    hold::keeping(turn, copy(&queues, by, id, key.as_ref())).await
+}
+
+/// Pushes a copy of this job.
+async fn copy(queues: &Queues, by: Granted, id: JobId, key: Option<&CallKey>) -> ApiResult<Response> {
     let job = queues.job(&id, &by.caller.reach()).await?;
     let job = job.map_err(|unreadable| by.unreadable(&id, &unreadable.why))?;
     by.job(&job)?;
@@ -153,7 +161,7 @@ pub async fn replay(
         let pushed = PushResponse::from(result.map_err(|error| by.problem(error))?);
         Ok(Answer::new(pushed.status(), &pushed)?.at(format!("/v1/jobs/{}", pushed.id)))
     });
-    let keyed = key.as_ref().map(|key| (key, kept(&render)));
+    let keyed = key.map(|key| (key, kept(&render)));
     let needs = "a replay needs a job that is done or dead; a retry makes one that waits ready";
     respond(queues.replay_job(job, keyed).await.map_err(Problem::needing(needs))?, &render)
 }
@@ -182,7 +190,7 @@ pub async fn peek(
 ) -> ApiResult<Response> {
     let limit = query.only(&["limit"])?.limit()?;
     let turn = budget.page().await?;
-    let jobs = queues.peek(&queue, limit).await?;
+    let jobs = turn.during(queues.peek(&queue, limit)).await?;
     let held = budget.take(jobs.iter().map(|job| job.weight()).sum())?;
     drop(turn);
     let (rules, now) = (queues.rules(), queues.now()?);

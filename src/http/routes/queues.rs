@@ -10,6 +10,7 @@ use utoipa::openapi::{ObjectBuilder, Type};
 use super::view::{Deleted, QueueIdentity, Shown};
 use crate::http::access::Granted;
 use crate::http::body::{Body, Whole};
+use crate::http::budget::Budget;
 use crate::http::keyed::Keyed;
 use crate::http::merge_patch;
 use crate::http::params::{IfMatch, InQueue, Query, cursor};
@@ -435,11 +436,13 @@ pub async fn purge(
     responses((status = 200, description = "How many jobs were redriven", body = AffectedResponse)))]
 pub async fn redrive(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     by: Granted,
     InQueue(queue): InQueue,
     Keyed { key, body: request, .. }: Keyed<RedriveRequest>,
 ) -> ApiResult<Json<AffectedResponse>> {
     let range = FinishedRange { from: request.from, to: request.to, limit: limit(request.limit)? };
+    budget.check()?; // the jobs are read whole
     let affected = queues.redrive(&queue, range, &by.caller, key.as_ref()).await?;
     Ok(Json(affected.into()))
 }
@@ -457,11 +460,13 @@ pub async fn redrive(
     responses((status = 200, description = "How many jobs were pushed", body = AffectedResponse)))]
 pub async fn replay(
     State(queues): State<Queues>,
+    State(budget): State<Budget>,
     by: Granted,
     InQueue(queue): InQueue,
     Keyed { key, body: request, .. }: Keyed<ReplayRequest>,
 ) -> ApiResult<Json<AffectedResponse>> {
     let range = FinishedRange { from: request.from, to: request.to, limit: limit(request.limit)? };
+    budget.check()?; // the jobs are read whole
     let affected = queues.replay(&queue, range, &by.caller, key.as_ref()).await?;
     Ok(Json(affected.into()))
 }

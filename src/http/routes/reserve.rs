@@ -31,8 +31,9 @@ pub struct ReserveRequest {
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000, default = 1)]
     count: usize,
-    /// The maximum number of bytes of their payloads, as JSON texts; a single job may have more. Jobs are taken until the next one
-    /// would not fit, or would not if it were as large as those before it. With an `Idempotency-Key` there may be fewer.
+    /// The maximum number of bytes of their payloads, of JSON ones by their texts, of binary ones by their bytes; a single job may have more.
+    /// Jobs are taken until the next one would not fit, or would not if it were as large as those before it. With an `Idempotency-Key` there
+    /// may be fewer.
     #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
     max_bytes: Option<u64>,
     /// How long to wait for a job if none is ready, in milliseconds.
@@ -58,8 +59,9 @@ pub struct ReserveManyRequest {
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000, default = 1)]
     pub(super) count: usize,
-    /// The maximum number of bytes of their payloads, as JSON texts; a single job may have more. Jobs are taken until the next one
-    /// would not fit, or would not if it were as large as those before it. With an `Idempotency-Key` there may be fewer.
+    /// The maximum number of bytes of their payloads, of JSON ones by their texts, of binary ones by their bytes; a single job may have more.
+    /// Jobs are taken until the next one would not fit, or would not if it were as large as those before it. With an `Idempotency-Key` there
+    /// may be fewer.
     #[schema(minimum = 1, maximum = 9223372036854775807_u64)]
     pub(super) max_bytes: Option<u64>,
     /// How long to wait for a job if none is ready, in milliseconds.

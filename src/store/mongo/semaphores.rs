@@ -24,7 +24,7 @@ use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::SEMAPHORES;
 use crate::store::mongo::cache::{Known, Position};
-use crate::store::mongo::client::{count, fault, write};
+use crate::store::mongo::client::{count, fault, update_jobs};
 use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
 use crate::store::mongo::jobs::query;
@@ -421,9 +421,9 @@ async fn unblock(mongo: &Mongo, chosen: &[Meta]) -> Result<()> {
     }
     let statement = transitions::unblock_waiters(chosen);
     let sent = mongo.counters.sending(chosen.iter().map(|meta| &meta.queue));
-    let database = mongo.connection.database().await?;
-    let found = write(database, doc! { "update": JOBS, "updates": [statement] }).await;
-    // Also where the outcome is unknown. They were refused before: what is remembered of that stays true.
+    let found = update_jobs(&mongo.connection, vec![statement]).await;
+    // Also where the outcome is unknown.
+    mongo.semaphores.unblocked(chosen.iter().map(|meta| (&meta.queue, meta.semaphores.as_slice())));
     let positions = chosen.iter().map(|meta| (&meta.queue, Position::of(meta)));
     mongo.heads.note_ready(mongo.clock.moment(), positions);
     let found = found?;

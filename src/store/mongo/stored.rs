@@ -45,6 +45,20 @@ impl Stored {
         Self { document, raw: (!is_exact).then_some(raw) }
     }
 
+    /// Whether MongoDB may have something else under this name than what was read: what stands behind a name that is not UTF-8 is out of
+    /// reach, and of two fields with one name it means one. To set the field leaves that as it is.
+    pub fn hides(&self, name: &str) -> bool {
+        let Some(raw) = &self.raw else { return false };
+        let mut seen = 0;
+        for element in raw.iter_elements() {
+            match element {
+                Ok(element) => seen += usize::from(element.key().as_str() == name),
+                Err(_) => return true,
+            }
+        }
+        seen > 1
+    }
+
     fn raw(&self) -> Result<RawDocumentBuf> {
         match &self.raw {
             Some(raw) => Ok(raw.clone()),
@@ -151,6 +165,7 @@ impl Serialize for Stored {
 #[cfg(test)]
 mod tests {
     use mongodb::bson::doc;
+    use mongodb::bson::raw::cstr;
 
     use super::*;
 
@@ -173,6 +188,20 @@ mod tests {
         assert_eq!(*found, doc! { "_id": "a", "text": Bson::Undefined, "deep": Bson::Undefined, "n": 1 });
         let found = read(&doc! { "_id": "a", "state": "ready", "n": 1, "?BAD": 1, "lost": 1 });
         assert_eq!(*found, doc! { "_id": "a", "state": "ready", "n": Bson::Undefined });
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_hidden() {
+        let found = read(&doc! { "_id": "a", "text": "?BAD", "n": 1 });
+        assert!(!["_id", "text", "n", "none"].iter().any(|name| found.hides(name)));
+        for document in [doc! { "_id": "a", "n": 1, "?BAD": 1 }, doc! { "_id": "a", "?BAD": 1, "n": 1 }] {
+            assert!(read(&document).hides("n"), "{document}");
+        }
+        let mut twice = raw(&doc! { "_id": "a", "n": 1, "m": 1 });
+        twice.append(cstr!("n"), 2_i32);
+        let found = Stored::read(twice);
+        assert_eq!(*found, doc! { "_id": "a", "n": Bson::Undefined, "m": 1 });
+        assert!(found.hides("n") && !found.hides("m"));
     }
 
     #[test]

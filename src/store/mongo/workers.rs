@@ -23,7 +23,7 @@ use crate::job::{Claim, JobId, Timestamp, WorkerName};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::WORKERS;
-use crate::store::mongo::client::{fault, is_duplicate, write};
+use crate::store::mongo::client::{fault, is_duplicate, update_jobs, write};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
@@ -110,8 +110,7 @@ async fn heartbeat(mongo: &Mongo, worker: &WorkerName, report: &Report) -> Resul
     let update = vec![doc! { "$set": set }];
     let statement = doc! { "q": filter.clone(), "u": update, "multi": true, "hint": INDEX };
     // No job changes its state, so that nothing is to be counted.
-    let database = mongo.connection.database().await?;
-    if write(database, doc! { "update": JOBS, "updates": [statement] }).await? == 0 {
+    if update_jobs(&mongo.connection, vec![statement]).await? == 0 {
         return Ok(Holdings::default());
     }
     let fields = doc! { "queue": 1, "reserved_until": 1, "cancel_requested": 1 };

@@ -296,10 +296,10 @@ fn results(
 ) -> Result<Vec<BatchResult>, Fault> {
     let mut of_batch = db.prepare_cached(
         "SELECT job, queue, state, finished_at, result FROM batch_results WHERE batch = ?1 AND job > ?2 \
-         ORDER BY job LIMIT ?3",
+         ORDER BY job",
     )?;
     let after = after.map_or("", JobId::as_str);
-    let mut rows = of_batch.query(params![batch.as_str(), after, row::signed(limit)])?;
+    let mut rows = of_batch.query([batch.as_str(), after])?;
     let mut results = PageBuilder::new(limit);
     while !results.is_full()
         && let Some(found) = rows.next()?
@@ -329,12 +329,14 @@ fn unfinished(
 ) -> Result<Vec<JobId>, Fault> {
     let mut of_batch = db.prepare_cached(
         "SELECT id FROM jobs INDEXED BY jobs_batch WHERE batch = ?1 AND id > ?2 \
-         AND state IN ('ready', 'blocked', 'reserved') ORDER BY id LIMIT ?3",
+         AND state IN ('ready', 'blocked', 'reserved') ORDER BY id",
     )?;
     let after = after.map_or("", JobId::as_str);
-    let mut rows = of_batch.query(params![batch.as_str(), after, row::signed(limit)])?;
+    let mut rows = of_batch.query([batch.as_str(), after])?;
     let mut ids = Vec::new();
-    while let Some(found) = rows.next()? {
+    while ids.len() < limit
+        && let Some(found) = rows.next()?
+    {
         ids.extend(readable(row::parsed(found, 0, "id"))?);
     }
     Ok(ids)

@@ -10,11 +10,17 @@ use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::operations;
 use crate::store::sqlite::tx::Tx;
 
+#[cfg(test)]
+mod tests;
+
+/// How many bytes of payloads one call rewrites at most, give or take one job: to clear the mark of a job is to write its whole row.
+const REWRITTEN_BYTES: usize = 2 << 20;
+
 /// Deletes up to so many records of one kind, and returns how many.
 type Forget = fn(&Tx<'_>, usize, Timestamp) -> Result<usize, Fault>;
 
 /// Deletes up to `limit` records and returns how many. Clears up to as many due marks as well, which only keeps the
-/// count of scheduled jobs cheap.
+/// count of scheduled jobs cheap; they count where there are more, so that the caller comes again soon.
 pub fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
     let mut forgotten = 0;
     let each: [Forget; 8] = [
@@ -30,7 +36,7 @@ pub fn prune(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<u64, Fault> {
     for forget in each {
         forgotten += forget(tx, limit - forgotten, now)?;
     }
-    wipe_marks(tx, limit, now)?;
+    forgotten += wipe_marks(tx, limit, now)?;
     Ok(forgotten as u64)
 }
 
@@ -119,18 +125,33 @@ fn forget_batches(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fa
     Ok(forgotten)
 }
 
-fn wipe_marks(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<(), Fault> {
-    let mut wipe = tx.prepare_cached(
-        "UPDATE jobs SET due = NULL WHERE rowid IN (SELECT rowid FROM jobs INDEXED BY jobs_due \
-         WHERE due <= ?1 ORDER BY due LIMIT ?2) RETURNING queue",
-    )?;
-    let mut rows = wipe.query([now.millis(), row::signed(limit)])?;
-    while let Some(found) = rows.next()? {
-        if let Some(queue) = readable(row::parsed(found, 0, "queue"))? {
-            tx.unmarks(&queue);
+/// The length of a payload is read without the payload.
+pub const PASSED_MARKS: &str = "SELECT rowid, octet_length(payload) + coalesce(octet_length(payload_binary), 0) \
+     FROM jobs INDEXED BY jobs_due WHERE due <= ?1 ORDER BY due LIMIT ?2";
+
+/// Clears due marks that have passed, and returns how many, if there may be more.
+fn wipe_marks(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
+    let (mut places, mut bytes): (Vec<i64>, usize) = (Vec::new(), 0);
+    let mut passed = tx.prepare_cached(PASSED_MARKS)?;
+    let mut rows = passed.query([now.millis(), row::signed(limit)])?;
+    while bytes < REWRITTEN_BYTES
+        && let Some(found) = rows.next()?
+    {
+        places.push(found.get(0)?);
+        bytes = bytes.saturating_add(usize::try_from(found.get::<_, i64>(1)?).unwrap_or(0));
+    }
+    drop(rows);
+    let mut wipe = tx.prepare_cached("UPDATE jobs SET due = NULL WHERE rowid = ?1 RETURNING queue")?;
+    for place in &places {
+        let mut rows = wipe.query([place])?;
+        while let Some(found) = rows.next()? {
+            if let Some(queue) = readable(row::parsed(found, 0, "queue"))? {
+                tx.unmarks(&queue);
+            }
         }
     }
-    Ok(())
+    let may_be_more = places.len() >= limit || bytes >= REWRITTEN_BYTES;
+    Ok(if may_be_more { places.len() } else { 0 })
 }
 
 fn sweep(db: &Connection, sql: &str, limit: usize, now: Timestamp) -> Result<usize, Fault> {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
+use crate::store::hold::held;
 use crate::store::sqlite::DEADLINE;
 use crate::store::sqlite::fault::{Fault, Health};
 use crate::store::sqlite::open;
@@ -102,9 +103,10 @@ impl Readers {
                 .map_err(|_| StoreError::unavailable("the store is closed"))?;
             drop(waiting);
             let (opened, failed) = (Arc::clone(&self.opened), Arc::clone(&self.failed));
-            let (idle, path) = (Arc::clone(&self.idle), self.path.clone());
+            let (idle, path, share) = (Arc::clone(&self.idle), self.path.clone(), held());
             let reading = tokio::task::spawn_blocking(move || {
-                let _turn = turn; // released when the read has ended, also if its caller has gone away
+                // Given back when the read has ended, also if its caller has gone away.
+                let _kept = (turn, share);
                 let taken = idle.lock().unwrap_or_else(|p| p.into_inner()).pop();
                 let open = || {
                     let opening = reader(&path);
@@ -146,4 +148,46 @@ fn snapshot<T>(db: &Connection, read: impl FnOnce(&Connection) -> Result<T, Faul
     let result = read(db);
     all.finish()?;
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::store::hold::{Held, Hold, holding};
+
+    struct Place;
+
+    impl Hold for Place {
+        fn release(&self) {}
+    }
+
+    #[tokio::test]
+    async fn a_read_keeps_what_its_caller_held_until_it_has_ended() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("t.db");
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE t (a)").unwrap();
+        let readers = Readers::new(path, Arc::default());
+        let place: Held = Arc::new(Place);
+        let (begin, begun) = oneshot::channel::<()>();
+        let (go, gone) = mpsc::channel::<()>();
+        let read = readers.run(move |_| {
+            let _ = begin.send(());
+            let _ = gone.recv();
+            Ok(())
+        });
+        tokio::select! {
+            _ = holding(Some(place.clone()), read) => panic!("it ends only below"),
+            begun = begun => begun.unwrap(),
+        }
+        assert_eq!(Arc::strong_count(&place), 2, "its caller has left, and it goes on");
+        drop(go);
+        while Arc::strong_count(&place) > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
 }

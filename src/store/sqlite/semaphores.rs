@@ -1,24 +1,24 @@
 //! Semaphores: their rows, the jobs that hold them, and unblocking the jobs that wait for them.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use std::str::FromStr;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, Statement, params};
 
 use crate::job::semaphore::{Admission, Waiter, others, waiting_states};
-use crate::job::{BatchId, JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use crate::job::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::audit::Seen;
-use crate::store::semaphores::needed_for_callback;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{
-    Holder, NEEDED_MAX, NEEDED_NAMED, Needed, Removal, Result, SemaphoreUse, SemaphoreView, Semaphores,
-    Unblocked,
-};
+use crate::store::{Holder, Removal, Result, SemaphoreUse, SemaphoreView, Semaphores, Unblocked};
+
+mod needed;
 
 /// The most queues whose jobs are unblocked for a semaphore at once.
 const QUEUES_MAX: usize = 64;
@@ -68,8 +68,7 @@ impl Semaphores for SqliteStore {
     }
 
     async fn remove_semaphore(&self, name: &SemaphoreName) -> Result<Removal> {
-        let name = name.clone();
-        self.writer.run(move |tx, _| remove(tx, &name)).await
+        needed::remove(self, name).await
     }
 
     async fn waited_for(&self, after: Option<&SemaphoreName>, limit: usize) -> Result<Vec<SemaphoreName>> {
@@ -195,68 +194,8 @@ fn save(tx: &Tx<'_>, name: &SemaphoreName, to: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-fn remove(tx: &Tx<'_>, name: &SemaphoreName) -> Result<Removal, Fault> {
-    let Some(before) = capacity(tx, name)? else { return Ok(Removal::Unknown) };
-    tx.flush()?; // which queues have dead jobs is read from the counters
-    let needed = needed(tx, name)?;
-    if needed != Needed::default() {
-        return Ok(Removal::InUse(needed));
-    }
-    tx.prepare_cached("DELETE FROM semaphores WHERE name = ?1")?.execute([name.as_str()])?;
-    tx.sees(Seen::of_semaphore(Some(before), None));
-    Ok(Removal::Done)
-}
-
-pub const NEEDED: &str = "SELECT job, queue, state FROM needs WHERE semaphore = ?1 LIMIT ?2";
-
-/// The dead are in no line of a semaphore. Names need no escapes in JSON.
-pub const NEEDED_BY_DEAD: &str = "SELECT j.id, j.queue, j.state FROM counters c CROSS JOIN jobs j INDEXED BY jobs_browse \
-     WHERE c.dead > 0 AND j.queue = c.queue AND j.state = 'dead' AND instr(j.semaphores, ?1) > 0 LIMIT ?2";
-
-/// Batches that are not over and have callbacks. Names need no escapes in JSON.
-const CALLBACKS: &str = "SELECT id, on_finished FROM batches \
-     WHERE finished_at IS NULL AND on_finished IS NOT NULL AND instr(on_finished, ?1) > 0";
-
-/// Returns the jobs that need the semaphore or, if there are none, the callbacks.
-fn needed(db: &Connection, name: &SemaphoreName) -> Result<Needed, Fault> {
-    let mut needed = Needed::default();
-    let mut left = NEEDED_MAX;
-    for (sql, what) in [(NEEDED, name.to_string()), (NEEDED_BY_DEAD, format!("\"{name}\""))] {
-        let mut statement = db.prepare_cached(sql)?;
-        let mut rows = statement.query(params![what, row::signed(left)])?;
-        while let Some(found) = rows.next()? {
-            (needed.jobs, left) = (needed.jobs + 1, left.saturating_sub(1));
-            if needed.some.len() < NEEDED_NAMED {
-                let who = || {
-                    Ok((row::parsed(found, 0, "id")?, row::parsed(found, 1, "queue")?, row::state(found, 2)?))
-                };
-                needed.some.extend(readable(who())?);
-            }
-        }
-    }
-    if needed.jobs == 0 {
-        needed.callbacks = callbacks(db, name)?;
-    }
-    Ok(needed)
-}
-
-/// Returns batches that are not over, and whose callbacks need the semaphore.
-fn callbacks(db: &Connection, name: &SemaphoreName) -> Result<Vec<(BatchId, QueueName)>, Fault> {
-    let mut open = db.prepare_cached(CALLBACKS)?;
-    let mut rows = open.query([format!("\"{name}\"")])?;
-    let mut callbacks = Vec::new();
-    while callbacks.len() < NEEDED_NAMED
-        && let Some(found) = rows.next()?
-    {
-        let queue = needed_for_callback(&found.get::<_, String>(1)?, name);
-        let id = readable(row::parsed(found, 0, "id of a batch"))?;
-        callbacks.extend(id.zip(queue));
-    }
-    Ok(callbacks)
-}
-
-pub const WAITED_FOR: &str =
-    "SELECT min(semaphore) FROM needs INDEXED BY needs_waits WHERE waits = 1 AND semaphore > ?1";
+pub const WAITED_FOR: &str = "SELECT min(semaphore) FROM needs INDEXED BY needs_waits \
+     WHERE waits = 1 AND semaphore > CAST(?1 AS TEXT)";
 
 /// Returns semaphores by which jobs are blocked: one seek in the index for each.
 fn waited_for(
@@ -266,14 +205,30 @@ fn waited_for(
 ) -> Result<Vec<SemaphoreName>, Fault> {
     let mut next = db.prepare_cached(WAITED_FOR)?;
     let mut names: Vec<SemaphoreName> = Vec::new();
-    let mut last = after.map_or(String::new(), |name| name.as_str().to_owned());
+    let mut last: Vec<u8> = after.map_or(Vec::new(), |name| name.as_str().into());
     while names.len() < limit
-        && let Some(name) = next.query_row([&last], |row| row.get::<_, Option<String>>(0))?
+        && let Some(name) = found_text(&mut next, [&last])?
     {
-        names.extend(readable(name.parse().map_err(|error| Fault::stored("semaphore", error)))?);
+        names.extend(readable(parsed(&name, "semaphore"))?);
         last = name;
     }
     Ok(names)
+}
+
+/// Returns the bytes of what a query has found, if it has: another program may have written what is no text.
+fn found_text(query: &mut Statement<'_>, params: impl Params) -> Result<Option<Vec<u8>>, Fault> {
+    let mut rows = query.query(params)?;
+    let Some(found) = rows.next()? else { return Ok(None) };
+    let text = found.get_ref(0)?.as_bytes_or_null().map_err(|error| Fault::stored("text", error))?;
+    Ok(text.map(<[u8]>::to_vec))
+}
+
+fn parsed<T: FromStr>(bytes: &[u8], what: &'static str) -> Result<T, Fault>
+where
+    T::Err: Display,
+{
+    let text = std::str::from_utf8(bytes).map_err(|error| Fault::stored(what, error))?;
+    text.parse().map_err(|error| Fault::stored(what, error))
 }
 
 /// Unblocks jobs that wait for these semaphores, where there is room for them, and returns them.
@@ -303,11 +258,11 @@ fn unblock_waiters(
 /// Returns the first queues, by name, in which jobs are blocked by the semaphore.
 fn queues(db: &Connection, name: &SemaphoreName) -> Result<Vec<QueueName>, Fault> {
     let mut next = db.prepare_cached(needs::QUEUES)?;
-    let (mut queues, mut last): (Vec<QueueName>, _) = (Vec::new(), String::new());
+    let (mut queues, mut last): (Vec<QueueName>, Vec<u8>) = (Vec::new(), Vec::new());
     while queues.len() < QUEUES_MAX
-        && let Some(queue) = next.query_row([name.as_str(), &last], |row| row.get::<_, Option<String>>(0))?
+        && let Some(queue) = found_text(&mut next, (name.as_str(), &last))?
     {
-        queues.extend(readable(queue.parse().map_err(|error| Fault::stored("queue", error)))?);
+        queues.extend(readable(parsed(&queue, "queue"))?);
         last = queue;
     }
     Ok(queues)
@@ -325,7 +280,10 @@ fn unblock(
         unreadable::bury_by_id(tx, id, false, rules, now)?; // it would be the first in its queue for ever
         return Ok(None);
     };
-    let Some(found) = found else { return Ok(None) };
+    let Some(found) = found else {
+        needs::forget_one(tx, name, id)?; // another program has removed or renamed the job
+        return Ok(None);
+    };
     let Some(ready) = admission.called(name, &found.job) else { return Ok(None) };
     row::update(tx, &found, &ready, row::Contents::default(), now)?;
     needs::note_unblocked(tx, &ready, now)?;

@@ -14,11 +14,12 @@ use crate::store::sqlite::Location;
 use crate::store::sqlite::OpenError;
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::figures;
-use crate::store::sqlite::jobs::claim;
+use crate::store::sqlite::jobs::due;
 use crate::store::sqlite::jobs::expired;
 use crate::store::sqlite::jobs::many;
 use crate::store::sqlite::jobs::priorities;
 use crate::store::sqlite::jobs::query;
+use crate::store::sqlite::prune;
 use crate::store::sqlite::recount;
 use crate::store::sqlite::series;
 use crate::store::sqlite::workers;
@@ -290,17 +291,26 @@ async fn what_a_claim_of_many_jobs_writes_is_what_it_returns() {
     assert_eq!((counts.ready, counts.reserved), (0, 40));
 }
 
+/// How SQLite carries out a statement.
+pub fn plan(db: &Connection, sql: &str) -> Vec<String> {
+    let mut explain = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+    let given = vec![1; explain.parameter_count()];
+    let lines = explain.query_map(rusqlite::params_from_iter(given), |row| row.get::<_, String>(3)).unwrap();
+    lines.map(Result::unwrap).collect()
+}
+
 #[tokio::test]
 async fn hot_statements_are_served_by_one_index_without_sorting() {
     let store = SqliteStore::open(Location::Memory).unwrap();
     store.migrate().await.unwrap();
     let plans = store.writer.run(|db, _| {
         let statements = [
-            (claim::DUE, "jobs_head"),
             (priorities::FIRST_OF_PRIORITY, "jobs_head"),
             (expired::LAPSED, "jobs_reserved_until"),
             (expired::ENDLESS, "jobs_reserved_until"),
             (expired::EXPIRED, "jobs_expires_at"),
+            (figures::CAME_DUE, "jobs_due"),
+            (prune::PASSED_MARKS, "jobs_due"),
             (recount::BY_STATE, "jobs_browse"),
             (recount::MARKED, "jobs_due"),
             (query::UPCOMING, "jobs_due"),
@@ -309,15 +319,8 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
             (workers::HELD, "jobs_worker"),
         ];
         let of_many = [(many::RESERVE_MANY, "PRIMARY KEY"), (many::DELETE_MANY, "PRIMARY KEY")];
-        let mut plans = Vec::new();
-        for (sql, index) in statements.into_iter().chain(of_many) {
-            let mut explain = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
-            let given = vec![1; explain.parameter_count()];
-            let lines =
-                explain.query_map(rusqlite::params_from_iter(given), |row| row.get::<_, String>(3))?;
-            plans.push((index, lines.collect::<Result<Vec<_>, _>>()?));
-        }
-        Ok(plans)
+        let all = statements.into_iter().chain(of_many);
+        Ok(all.map(|(sql, index)| (index, plan(db, sql))).collect::<Vec<_>>())
     });
     for (index, mut plan) in plans.await.unwrap() {
         plan.retain(|line| !line.contains("LIST SUBQUERY") && !line.starts_with("SCAN json_each"));
@@ -329,22 +332,28 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
     }
 }
 
+/// The order is that of the index, and the row of each job is found by its place.
+#[tokio::test]
+async fn due_jobs_are_read_in_order_from_a_place_on() {
+    let store = SqliteStore::open(Location::Memory).unwrap();
+    store.migrate().await.unwrap();
+    let plans = store.writer.run(|db, _| Ok([due::DUE, due::DUE_FOR_POP].map(|sql| plan(db, sql))));
+    for plan in plans.await.unwrap() {
+        assert_eq!(plan.len(), 2, "{plan:?}");
+        assert!(plan[0].starts_with("SEARCH jobs USING"), "{plan:?}");
+        assert!(plan[0].contains("jobs_head (queue=? AND priority=? AND (run_at,id)>(?,?)"), "{plan:?}");
+        assert!(plan[1].starts_with("SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"), "{plan:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_past_is_read_by_seeks() {
     let store = SqliteStore::open(Location::Memory).unwrap();
     store.migrate().await.unwrap();
     let plans = store.writer.run(|db, _| {
-        let mut plans = Vec::new();
-        for sql in
-            [series::NEXT, series::LAST, series::ROWS, series::RECENT, series::TURNS, series::LAST_TURN]
-        {
-            let mut explain = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
-            let given = vec![1; explain.parameter_count()];
-            let lines =
-                explain.query_map(rusqlite::params_from_iter(given), |row| row.get::<_, String>(3))?;
-            plans.push(lines.collect::<Result<Vec<_>, _>>()?);
-        }
-        Ok(plans)
+        let statements =
+            [series::NEXT, series::LAST, series::ROWS, series::RECENT, series::TURNS, series::LAST_TURN];
+        Ok(statements.map(|sql| plan(db, sql)))
     });
     for plan in plans.await.unwrap() {
         assert!(plan.len() == 1 && plan[0].starts_with("SEARCH series USING PRIMARY KEY"), "{plan:?}");
@@ -352,7 +361,7 @@ async fn the_past_is_read_by_seeks() {
 }
 
 /// How many steps of SQLite's machine the statements of a claim take.
-fn steps(db: &Connection, sql: &str, params: impl rusqlite::Params) -> i32 {
+pub fn steps(db: &Connection, sql: &str, params: impl rusqlite::Params) -> i32 {
     let mut statement = db.prepare(sql).unwrap();
     let rows = statement.query(params).unwrap().mapped(|_| Ok(()));
     rows.for_each(drop);
@@ -367,7 +376,7 @@ async fn waiting_jobs_cost_a_claim_nothing() {
     let cost = async || {
         let work = store.writer.run(|db, now: Timestamp| {
             let next = steps(db, priorities::FIRST_OF_PRIORITY, params!["q", i64::MAX]);
-            Ok(next + steps(db, claim::DUE, params!["q", 0, now.millis(), 10]))
+            Ok(next + steps(db, due::DUE, params!["q", 0, now.millis(), i64::MIN, ""]))
         });
         work.await.unwrap()
     };

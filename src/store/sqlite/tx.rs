@@ -13,6 +13,7 @@ use crate::store::audit::Seen;
 use crate::store::delivered::DeliveredCache;
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::priorities::SkippedCache;
+use crate::store::sqlite::jobs::row::HEAD_BYTES;
 
 /// See the module's documentation. Every write to the table `jobs` must be counted here; the table
 /// `counters` is brought up to date once, before the commit, however many jobs a queue won or lost.
@@ -25,6 +26,8 @@ pub struct Tx<'c> {
     seen: Cell<Option<Seen>>,
     /// Whether the current piece of work is an act on one job.
     acts_on_one: Cell<bool>,
+    /// How many bytes of jobs the claims of the transaction have read.
+    claimed: Cell<usize>,
     /// The jobs that were delivered lately, and their places in the table.
     pub delivered: &'c DeliveredCache<i64>,
     /// The priorities that claims need not walk.
@@ -93,6 +96,7 @@ impl<'c> Tx<'c> {
             acted: Cell::default(),
             seen: Cell::default(),
             acts_on_one: Cell::default(),
+            claimed: Cell::default(),
             delivered,
             skipped,
         }
@@ -128,6 +132,16 @@ impl<'c> Tx<'c> {
     /// Returns what was noted so, and forgets it.
     pub fn take_seen(&self) -> Option<Seen> {
         self.seen.take()
+    }
+
+    /// Notes that a claim has read so many bytes of jobs, which are in memory until the transaction has ended.
+    pub fn claims(&self, bytes: usize) {
+        self.claimed.set(self.claimed.get().saturating_add(bytes));
+    }
+
+    /// Returns whether the claims of this transaction have read as much as they may together: further ones are for the next one.
+    pub fn is_filled(&self) -> bool {
+        self.claimed.get() >= HEAD_BYTES
     }
 
     /// Counts a job that is in this state now; `marked`: it has a due mark.

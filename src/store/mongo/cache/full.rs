@@ -186,6 +186,24 @@ impl SemaphoreCache {
         }
     }
 
+    /// Jobs that need these semaphores may be delivered again. What is remembered of their queue stays true of those that need what it
+    /// was refused for.
+    pub fn unblocked<'a>(&self, jobs: impl IntoIterator<Item = (&'a QueueName, &'a [SemaphoreName])>) {
+        let mut memory = self.lock();
+        let mut is_changed = false;
+        for (queue, semaphores) in jobs {
+            let is_other = |refusal: &Refusal| !semaphores.contains(&refusal.semaphore);
+            if memory.queues.get(queue).is_some_and(is_other) {
+                memory.queues.remove(queue);
+                is_changed = true;
+            }
+        }
+        drop(memory);
+        if is_changed {
+            self.changed.notify_waiters();
+        }
+    }
+
     /// Waits until something is released or comes, if it does so soon.
     pub async fn changes(&self, queue: &QueueName, wait: Duration) {
         let end = tokio::time::Instant::now() + wait;
@@ -220,6 +238,19 @@ mod tests {
         let refused = cache.refused_at(now, &queue).unwrap();
         assert!(!refused.is_full && refused.is_alike);
         cache.came([&queue]);
+        assert_eq!(cache.refused_at(now, &queue), None);
+    }
+
+    #[test]
+    fn a_job_that_does_not_need_the_semaphore_ends_the_refusal() {
+        let (cache, (queue, semaphore), now) = (SemaphoreCache::default(), names(), Instant::now());
+        let needed = ["t".parse().unwrap(), semaphore.clone()];
+        cache.unblocked([(&queue, &needed[..1])]);
+        cache.found_full_at(now, (&queue, &semaphore), 0).unwrap();
+        cache.note_alike(&queue, &semaphore, Duration::ZERO);
+        cache.unblocked([(&queue, &needed[..]), (&"other".parse().unwrap(), &needed[..1])]);
+        assert!(cache.refused_at(now, &queue).unwrap().is_alike);
+        cache.unblocked([(&queue, &needed[..]), (&queue, &needed[..1])]);
         assert_eq!(cache.refused_at(now, &queue), None);
     }
 

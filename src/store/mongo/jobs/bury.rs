@@ -27,8 +27,8 @@ use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Applied, CalledBack, Denied, Result, Store as _, StoreError};
 
-/// Makes a job that cannot be read one that can be. Returns nothing where it has no payload then, or where it is not known in which
-/// queue it is.
+/// Makes a job that cannot be read one that can be. Returns nothing where it has no payload then, where it is not known in which
+/// queue it is, or where what is written would be as [hidden](Stored::hides) as it was.
 pub async fn mend(
     mongo: &Mongo,
     document: &Stored,
@@ -48,7 +48,11 @@ pub async fn mend(
     let Ok(found) = salvaged(&document) else { return Ok(None) };
     let now = mongo.now()?;
     let Some(job) = mending.mended(&found, salvaged_contents(&document), now) else { return Ok(None) };
-    let update = RawDocumentBuf::try_from(&mending_of(&job, now)?).map_err(StoreError::internal)?;
+    let update = mending_of(&job, now)?;
+    if update.get_document("$set").is_ok_and(|set| set.keys().any(|name| document.hides(name))) {
+        return Ok(None);
+    }
+    let update = RawDocumentBuf::try_from(&update).map_err(StoreError::internal)?;
     let next = Next::Write { meta: Box::new(job.meta.clone()), payload: None, result: None, headers: None };
     let end = mongo.connection.end();
     for _ in 0..MEND_ATTEMPTS {
@@ -76,21 +80,23 @@ pub fn finish(document: &Document, now: Timestamp) -> Option<Finish> {
 }
 
 /// Makes these jobs dead, so that they are not found where jobs are looked for. An operator finds them among the dead. Those that are
-/// the first in the lines of their groups keep their places.
-pub async fn bury(mongo: &Mongo, spoiled: &[&Stored], rules: &Rules) -> Result<()> {
+/// the first in the lines of their groups keep their places. Returns how many it has made dead: fewer where others were quicker.
+pub async fn bury(mongo: &Mongo, spoiled: &[&Stored], rules: &Rules) -> Result<u64> {
     let now = mongo.now()?;
     let (counted, others): (Vec<&Stored>, Vec<&Stored>) =
         spoiled.iter().partition(|document| finish(document, now).is_some());
-    let mut outcome = if others.is_empty() { Ok(()) } else { bury_uncounted(mongo, &others).await };
+    let mut outcome = if others.is_empty() { Ok(0) } else { bury_uncounted(mongo, &others).await };
     for document in counted {
-        outcome = outcome.and(bury_counted(mongo, document, rules).await);
+        let buried = bury_counted(mongo, document, rules).await;
+        outcome = outcome.and_then(|sum| buried.map(|buried| sum + u64::from(buried)));
     }
     outcome
 }
 
 /// The same for those that are in no batch.
-pub async fn bury_uncounted(mongo: &Mongo, spoiled: &[&Stored]) -> Result<()> {
+pub async fn bury_uncounted(mongo: &Mongo, spoiled: &[&Stored]) -> Result<u64> {
     log(spoiled);
+    let mut sum = 0;
     let database = mongo.connection.database().await?;
     for bury in BURY {
         let mut by_queue: HashMap<Option<QueueName>, Vec<RawDocumentBuf>> = HashMap::new();
@@ -107,17 +113,18 @@ pub async fn bury_uncounted(mongo: &Mongo, spoiled: &[&Stored]) -> Result<()> {
             let updates: RawArrayBuf = statements.into_iter().collect();
             let update = rawdoc! { "update": JOBS, "updates": updates, "ordered": false };
             let buried = write_raw(database, update).await?;
+            sum += buried;
             queue.iter().for_each(|queue| mongo.counters.moved(queue, bury.from, bury.to, buried));
             sent.answered();
         }
     }
-    Ok(())
+    Ok(sum)
 }
 
-/// The same for one that is in a batch, which counts it as dead.
-async fn bury_counted(mongo: &Mongo, document: &Stored, rules: &Rules) -> Result<()> {
+/// The same for one that is in a batch, which counts it as dead. Returns whether it is made dead.
+async fn bury_counted(mongo: &Mongo, document: &Stored, rules: &Rules) -> Result<bool> {
     let (found, now) = (salvaged(document)?, mongo.now()?);
-    let Some(bury) = BURY.into_iter().find(|bury| bury.from == found.state) else { return Ok(()) };
+    let Some(bury) = BURY.into_iter().find(|bury| bury.from == found.state) else { return Ok(false) };
     log(&[document]);
     let carry_out = CarryOut {
         statements: transitions::bury(bury, document, failure(document, now)?)?,
@@ -126,8 +133,9 @@ async fn bury_counted(mongo: &Mongo, document: &Stored, rules: &Rules) -> Result
         moved: (&found.queue, bury.from, bury.to),
         rules,
     };
+    let carried = transaction::until(mongo, mongo.connection.end()).run(carry_out).await?;
     // Where it is not as it was read, another call has met it.
-    transaction::until(mongo, mongo.connection.end()).run(carry_out).await.map(drop).map_err(StoreError::from)
+    Ok(matches!(carried, Carried::Done(_)))
 }
 
 /// Returns the jobs whose turn comes in these lines. Where one of them cannot be read it is made dead, so that it leaves its place, and

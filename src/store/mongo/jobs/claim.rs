@@ -57,9 +57,10 @@ pub async fn claim_all(mongo: &Mongo, asks: &[ClaimAsk], rules: &Rules) -> Resul
     let mut claims = Claims { won: asks.iter().map(|_| Ok(Vec::new())).collect(), ..Claims::default() };
     for (queue, members, given) in futures::future::join_all(rounds).await {
         match given {
-            Ok(Given { won, resume_at, offers, refused }) => {
+            Ok(Given { won, resume_at, offers, refused, is_cut }) => {
                 members.iter().zip(won).for_each(|(n, jobs)| claims.won[*n] = Ok(jobs));
                 claims.resume.extend(resume_at.map(|at| (queue.clone(), at)));
+                claims.again.extend(is_cut.then(|| queue.clone()));
                 claims.offers.extend(offers);
                 claims.refused.extend(refused.map(|semaphore| (semaphore, queue.clone())));
             }
@@ -83,7 +84,7 @@ async fn claim(
     // The end of a part comes before that of the verb, which returns nothing of what was won.
     let (retry_until, end) = (begin + deadline / 2, begin + deadline - deadline / 20);
     let may_read_ahead = !admission::is_limited(queue, std::iter::empty(), rules);
-    let mut is_mixed = false;
+    let (mut is_mixed, mut is_large) = (false, false);
     loop {
         let wanted: usize = asks.iter().zip(&won).map(|(ask, jobs)| ask.count - jobs.len()).sum();
         if wanted == 0 {
@@ -99,8 +100,7 @@ async fn claim(
             return claim_limited::claim(mongo, asks, won, found, rules, (retry_until, end)).await;
         }
         let Heads { jobs: heads, read, large, rest, is_kept } = found;
-        let attempted = heads.len();
-        let taken = take(mongo, asks, &won, heads, rules, now).await?;
+        let (attempted, taken) = (heads.len(), take(mongo, asks, &won, heads, rules, now).await?);
         let all_taken = taken.len() == attempted;
         for (index, job) in taken {
             if let Some(jobs) = won.get_mut(index) {
@@ -114,9 +114,10 @@ async fn claim(
         let queue_is_empty = read < wanted && all_taken && !large;
         // Where jobs that were read ahead are gone, others may be there: they are read at once.
         let is_conflict = !all_taken && !is_kept;
-        // Of large jobs, and after a conflict, fewer are enough; but no request ends without any.
-        let all_have_some = won.iter().all(|jobs| !jobs.is_empty());
-        if queue_is_empty || ((large || is_conflict) && all_have_some) || Instant::now() >= retry_until {
+        // Of large jobs, and after a conflict, fewer are enough. Requests that have none are made again where others have large ones.
+        is_large = large && won.iter().any(|jobs| !jobs.is_empty());
+        let is_enough = is_large || (is_conflict && won.iter().all(|jobs| !jobs.is_empty()));
+        if queue_is_empty || is_enough || Instant::now() >= retry_until {
             break;
         }
         if is_conflict {
@@ -128,7 +129,7 @@ async fn claim(
         // A job that had changed since it was read ahead was read again, behind those that were won, and comes before them.
         won.iter_mut().for_each(|jobs| jobs.sort_by(in_order));
     }
-    Ok(Given { won, ..Given::default() })
+    Ok(Given { is_cut: is_large && won.iter().any(Vec::is_empty), won, ..Given::default() })
 }
 
 /// Compares two jobs of a queue by the order of delivery.

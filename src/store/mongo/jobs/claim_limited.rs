@@ -88,22 +88,28 @@ pub async fn claim(
     loop {
         let Heads { jobs, read, large, .. } = found;
         let ends = read < asked_for && !large;
-        if jobs.is_empty() {
+        if jobs.is_empty() && ends {
             return Ok(dealing.given);
         }
-        let refusal = dealing.refusal(queue, &jobs).await;
-        if let Refusal::Unasked(semaphore) = refusal {
-            return Ok(dealing.given.refused(mongo, semaphore, true));
-        }
-        let progress = dealing.deal(queue, &jobs, refusal).await?;
-        let left = dealing.wants().len();
-        if left == 0 || progress == Progress::Stopped || (progress == Progress::All && ends) {
-            return Ok(dealing.given);
+        // Where none of those that were read can be, those behind them are read in their places.
+        if !jobs.is_empty() {
+            let refusal = dealing.refusal(queue, &jobs).await;
+            if let Refusal::Unasked(semaphore) = refusal {
+                return Ok(dealing.given.refused(mongo, semaphore, true));
+            }
+            let progress = dealing.deal(queue, &jobs, refusal).await?;
+            let is_over = progress == Progress::Stopped || (progress == Progress::All && ends);
+            if is_over || dealing.wants().is_empty() {
+                return Ok(dealing.given);
+            }
+            if large && dealing.has_won() {
+                return Ok(dealing.given.cut());
+            }
         }
         if dealing.is_late() {
             return Ok(dealing.given.resuming(mongo.now().ok()));
         }
-        asked_for = left.max(CHUNK);
+        asked_for = dealing.wants().len().max(CHUNK);
         found = match head::read(mongo, queue, asked_for, *pop, false, rules).await {
             Err(_) if dealing.has_won() => return Ok(dealing.given.resuming(mongo.now().ok())),
             found => found?,
@@ -118,6 +124,11 @@ impl Given {
         let moment_ms = u64::try_from(FULL_FOR.as_millis()).unwrap_or(u64::MAX);
         let at = mongo.now().ok().map(|now| if is_full { now.plus_ms(moment_ms) } else { now });
         Self { refused: Some(semaphore), ..self }.resuming(at)
+    }
+
+    /// The same where what was won is large: requests that have none are to be made again.
+    fn cut(self) -> Self {
+        Self { is_cut: self.won.iter().any(Vec::is_empty), ..self }
     }
 
     /// The same where others may win more at this time, unless a limit says when.

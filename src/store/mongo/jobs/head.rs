@@ -180,12 +180,20 @@ async fn read_heads(
         return Ok(found);
     }
     let spoiled: Vec<&Stored> = spoiled.iter().collect();
-    let Err(error) = bury::bury(mongo, &spoiled, rules).await else { return Ok(found) };
-    // They stay at the head: others are read beside them.
-    tracing::error!(error = chain(&error), "jobs that cannot be read could not be made dead");
     let stay = spoiled.len();
-    let (found, spoiled) = read_first(mongo, filter, wanted + stay, limit + stay).await?;
-    Ok(Found { read: found.read - spoiled.len(), ..found })
+    match bury::bury(mongo, &spoiled, rules).await {
+        Ok(buried) if buried >= stay as u64 => return Ok(found),
+        Ok(buried) => tracing::warn!(buried, of = stay, "jobs that cannot be read were changed meanwhile"),
+        Err(error) => {
+            tracing::error!(error = chain(&error), "jobs that cannot be read could not be made dead");
+        }
+    }
+    // They may stay at the head: others are read beside them, so that no claim reads it again and again.
+    let (mut found, spoiled) = read_first(mongo, filter, wanted + stay, limit + stay).await?;
+    found.read -= spoiled.len();
+    found.large &= !found.jobs.is_empty();
+    found.jobs.truncate(limit);
+    Ok(found)
 }
 
 /// Reads as many jobs as are wanted, and more up to the limit while they are small. Returns those that cannot be read as well.

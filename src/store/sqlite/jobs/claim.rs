@@ -11,11 +11,12 @@ use rusqlite::{Connection, params};
 use crate::job::transition::{Refusal, delivery};
 use crate::job::{Claim, Job, Mark, Meta, QueueName, Rules, Timestamp};
 use crate::store::admission::{self, Given};
-use crate::store::sqlite::fault::{Fault, readable};
+use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::claim_limited;
+use crate::store::sqlite::jobs::due::{self, DUE, DUE_FOR_POP, Most};
 use crate::store::sqlite::jobs::many;
-use crate::store::sqlite::jobs::priorities::{SkippedCache, Step, WALKED_MAX, Walk};
-use crate::store::sqlite::jobs::row::{self, Found, found_columns, job_columns};
+use crate::store::sqlite::jobs::priorities::{PASSED_MAX, SkippedCache, Step, WALKED_MAX, Walk};
+use crate::store::sqlite::jobs::row::{self, Found, job_columns};
 use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
 use crate::store::{ClaimAsk, Claims, PageBuilder};
@@ -34,13 +35,15 @@ pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> R
         let given = claim_from(tx, first, &asks, rules, now)?;
         places.into_iter().zip(given.won).for_each(|(won, jobs)| *won = jobs);
         claims.resume.extend(given.resume_at.map(|at| (first.queue.clone(), at)));
+        claims.again.extend(given.is_cut.then(|| first.queue.clone()));
         claims.offers.extend(given.offers);
     }
     claims.won = won.into_iter().map(Ok).collect();
     Ok(claims)
 }
 
-/// Serves requests for one queue, in order.
+/// Serves requests for one queue, in order. What is read is in memory until the transaction has ended, and other writes wait for it: once
+/// claims have read a lot, the requests that got nothing are for another one.
 fn claim_from(
     tx: &Tx<'_>,
     ClaimAsk { queue, pop, .. }: &ClaimAsk,
@@ -48,39 +51,36 @@ fn claim_from(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Given, Fault> {
-    let mut given = Given::default();
-    while let Some(left) = asks.get(given.won.len()..).filter(|left| !left.is_empty()) {
-        let wanted = left.iter().map(|ask| ask.count).sum();
-        let Heads { jobs: heads, rest } = heads(tx, queue, wanted, *pop, rules, now)?;
-        if admission::is_limited(queue, heads.iter().map(|found| &found.job.meta), rules) {
-            let limited = claim_limited::claim(tx, left, rules, now)?;
-            given.won.extend(limited.won);
-            return Ok(Given { won: given.won, ..limited });
-        }
-        let mut heads = heads.into_iter().peekable();
-        let (mut reserved, mut shares) = (Vec::with_capacity(heads.len()), Vec::with_capacity(left.len()));
-        for ask in left {
-            if heads.peek().is_none() && rest != Rest::Nothing {
-                break; // what was read at once went to others: there are more
-            }
-            let before = reserved.len();
-            for mut found in heads.by_ref().take(ask.count) {
-                reserve(&mut found.job, ask, now)?;
-                reserved.push(found);
-            }
-            shares.push(reserved.len() - before);
-        }
-        many::reserve(tx, &mut reserved)?;
-        let alone = reserved.iter().filter(|found| is_alone(&found.job.meta));
-        tx.delivered.remember(alone.map(|found| (&found.job.meta, found.rowid)));
-        let mut jobs = reserved.into_iter().map(|found| found.job);
-        given.won.extend(shares.into_iter().map(|share| jobs.by_ref().take(share).collect()));
-        if rest == Rest::Far {
-            given.resume_at = Some(now);
-            break;
-        }
+    if tx.is_filled() {
+        return Ok(Given { is_cut: true, ..Given::default() });
     }
-    Ok(given)
+    let wanted = asks.iter().map(|ask| ask.count).sum();
+    let Heads { jobs: heads, rest } = heads(tx, queue, wanted, *pop, rules, now)?;
+    if admission::is_limited(queue, heads.iter().map(|found| &found.job.meta), rules) {
+        return claim_limited::claim(tx, asks, rules, now);
+    }
+    let mut heads = heads.into_iter().peekable();
+    let (mut reserved, mut shares) = (Vec::with_capacity(heads.len()), Vec::with_capacity(asks.len()));
+    for ask in asks {
+        if heads.peek().is_none() && rest != Rest::Nothing {
+            break; // what was read at once went to others: there are more
+        }
+        let before = reserved.len();
+        for mut found in heads.by_ref().take(ask.count) {
+            reserve(&mut found.job, ask, now)?;
+            reserved.push(found);
+        }
+        shares.push(reserved.len() - before);
+    }
+    many::reserve(tx, &mut reserved)?;
+    let alone = reserved.iter().filter(|found| is_alone(&found.job.meta));
+    tx.delivered.remember(alone.map(|found| (&found.job.meta, found.rowid)));
+    let mut jobs = reserved.into_iter().map(|found| found.job);
+    let won: Vec<Vec<Job>> = shares.into_iter().map(|share| jobs.by_ref().take(share).collect()).collect();
+    let resume_at = (rest == Rest::Far).then_some(now);
+    // Where none has any, what was in the way is: see `resume_at`.
+    let is_cut = !won.is_empty() && won.len() < asks.len();
+    Ok(Given { won, resume_at, is_cut, ..Given::default() })
 }
 
 /// The jobs at the head of a queue.
@@ -96,9 +96,9 @@ pub struct Heads {
 pub enum Rest {
     /// They are all that is due, or as many as were wanted.
     Nothing,
-    /// They are fewer since they are long: more can be read at once.
+    /// They are fewer since they are long: the others are left for another transaction.
     Near,
-    /// So many priorities were walked that the others are left for another transaction.
+    /// So many priorities were walked, or jobs passed over, that the others are left for another transaction.
     Far,
 }
 
@@ -111,7 +111,7 @@ pub fn heads(
     rules: &Rules,
     now: Timestamp,
 ) -> Result<Heads, Fault> {
-    let (mut heads, mut bytes, mut rest) = (Vec::new(), 0, Rest::Nothing);
+    let (mut heads, mut bytes, mut passed, mut rest) = (Vec::new(), 0, 0, Rest::Nothing);
     let sql = if pop { DUE_FOR_POP } else { DUE };
     let mut walk = Walk::begin(tx, tx.skipped, (queue, pop), WALKED_MAX, now);
     while heads.len() < wanted && rest == Rest::Nothing {
@@ -123,26 +123,36 @@ pub fn heads(
                 break;
             }
         };
-        let mut read = bytes;
-        let (jobs, spoiled) = due(tx, sql, (queue, priority), wanted - heads.len(), now, &mut read)?;
-        if !spoiled.is_empty() {
+        let most = Most {
+            jobs: wanted - heads.len(),
+            bytes: row::HEAD_BYTES.saturating_sub(bytes),
+            passed: PASSED_MAX.saturating_sub(passed),
+        };
+        let from = tx.skipped.floor(queue, pop, priority);
+        let due = due::read(tx, sql, (queue, priority), &from, &most, now)?;
+        passed += due.passed;
+        walk.raise(tx.skipped, priority, &from, due.ahead)?;
+        if !due.spoiled.is_empty() {
             walk.remember(tx.skipped)?; // what is written now may come due before
             walk.again(priority); // others are read in their places
-        } else if jobs.is_empty() {
-            walk.pass_over(priority)?;
-        } else {
+        } else if !due.jobs.is_empty() {
             walk.found();
-            heads.extend(jobs);
-            bytes = read;
+            heads.extend(due.jobs);
+            bytes += due.bytes;
+        } else if !due.is_cut {
+            walk.pass_over(priority, due.passed)?;
         }
-        for rowid in spoiled {
+        for rowid in due.spoiled {
             unreadable::bury(tx, rowid, false, rules, now)?;
         }
-        if bytes >= row::HEAD_BYTES {
+        if due.is_cut {
+            rest = Rest::Far;
+        } else if bytes >= row::HEAD_BYTES {
             rest = Rest::Near;
         }
     }
     walk.remember(tx.skipped)?;
+    tx.claims(bytes);
     Ok(Heads { jobs: heads, rest })
 }
 
@@ -155,17 +165,12 @@ pub fn peek(
     now: Timestamp,
 ) -> Result<Vec<Job>, Fault> {
     let mut page = PageBuilder::new(limit);
-    let mut due = db.prepare_cached(DUE)?;
     let mut walk = Walk::begin(db, cache, (queue, false), usize::MAX, now);
     while !page.is_full()
         && let Step::Due(priority) = walk.next()?
     {
-        let mut rows = due.query(params![queue.as_str(), priority, now.millis(), i64::MAX])?;
-        while !page.is_full()
-            && let Some(found) = rows.next()?
-        {
-            readable(row::job(found))?.into_iter().for_each(|job| page.push(job));
-        }
+        let from = cache.floor(queue, false, priority);
+        due::peek(db, (queue, priority), &from, now, &mut page)?;
     }
     Ok(page.into_items())
 }
@@ -184,35 +189,6 @@ pub fn reserve(job: &mut Job, ask: &ClaimAsk, now: Timestamp) -> Result<(), Faul
 pub fn not_as_listed(refusal: Refusal) -> Fault {
     Fault::stored("state", format!("{refusal:?}"))
 }
-
-/// Returns the first due jobs of one priority, and the places of those that cannot be read. Expired ones are passed over: the reaper takes them away.
-fn due(
-    db: &Connection,
-    sql: &str,
-    (queue, priority): (&QueueName, i64),
-    limit: usize,
-    now: Timestamp,
-    bytes: &mut usize,
-) -> Result<(Vec<Found<Job>>, Vec<i64>), Fault> {
-    let mut due = db.prepare_cached(sql)?;
-    row::found_jobs(&mut due, params![queue.as_str(), priority, now.millis(), row::signed(limit)], bytes)
-}
-
-pub const DUE: &str = concat!(
-    "SELECT ",
-    job_columns!(),
-    found_columns!(),
-    " FROM jobs INDEXED BY jobs_head WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at <= ?3 \
-     AND (expires_at IS NULL OR expires_at > ?3) ORDER BY run_at, id LIMIT ?4"
-);
-
-const DUE_FOR_POP: &str = concat!(
-    "SELECT ",
-    job_columns!(),
-    found_columns!(),
-    " FROM jobs INDEXED BY jobs_head WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at <= ?3 \
-     AND (expires_at IS NULL OR expires_at > ?3) AND semaphores IS NULL ORDER BY run_at, id LIMIT ?4"
-);
 
 /// Returns the jobs of these queues that the claim holds, in the order of delivery within each queue.
 pub fn held(db: &Connection, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>, Fault> {

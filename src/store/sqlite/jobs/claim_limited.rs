@@ -68,6 +68,10 @@ pub fn claim(tx: &Tx<'_>, asks: &[&ClaimAsk], rules: &Rules, now: Timestamp) -> 
         match rest {
             Rest::Nothing if read < chunk => break,
             Rest::Near if all_have_some || is_stuck => break,
+            _ if granted < most && tx.is_filled() => {
+                given.is_cut = !all_have_some && !is_stuck;
+                break;
+            }
             _ => {}
         }
         if blocked >= BLOCKED_MAX || rest == Rest::Far {

@@ -86,7 +86,7 @@ fn first(
         {
             return Ok(found);
         }
-        unreadable::bury(tx, rowid, id.is_some(), rules, now)?;
+        unreadable::bury_alone(tx, rowid, id.is_some(), rules, now)?;
         if id.is_some() {
             return Ok(None);
         }

@@ -8,6 +8,7 @@ use crate::job::{Reach, State, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::jobs::search::in_queues;
+use crate::store::sqlite::jobs::unreadable;
 use crate::store::{AHEAD_MAX, GroupLine};
 
 /// Returns the lines of these queues that have jobs.
@@ -24,20 +25,20 @@ pub fn groups(
         Some([]) => "0".to_owned(),
         Some(_) => conditions.join(" OR "),
     };
-    let next = format!(
-        "SELECT queue, group_name, turn, id, state, run_at FROM jobs INDEXED BY jobs_turn \
-         WHERE turn IS NOT NULL AND (queue, group_name) > (?, ?) AND ({of_queues}) \
-         ORDER BY queue, group_name, turn LIMIT 1"
-    );
+    let next = next_line(&of_queues);
     let values: Vec<Value> = values.into_iter().flatten().collect();
-    let mut behind = after.map(|line| (line.queue.to_string(), line.group.to_string())).unwrap_or_default();
+    // Bytes: another program may have written names that are no texts.
+    let mut behind: (Vec<u8>, Vec<u8>) =
+        after.map(|line| (line.queue.as_str().into(), line.group.as_str().into())).unwrap_or_default();
     let mut lines = Vec::new();
     while lines.len() < limit {
         let place = [behind.0.clone().into(), behind.1.clone().into()];
         let mut next = db.prepare_cached(&next)?;
         let mut rows = next.query(params_from_iter(place.into_iter().chain(values.iter().cloned())))?;
         let Some(found) = rows.next()? else { break };
-        let (queue, group, turn): (String, String, i64) = (found.get(0)?, found.get(1)?, found.get(2)?);
+        let (queue, group) =
+            (unreadable::bytes(found, 0, "queue")?, unreadable::bytes(found, 1, "group_name")?);
+        let turn = found.get(2)?;
         let state = found.get_ref(4)?.as_str().ok().and_then(State::from_word).unwrap_or(State::Dead);
         let run_at = found.get::<_, Option<i64>>(5)?.map(Timestamp::from_millis).unwrap_or_default();
         let line =
@@ -53,6 +54,16 @@ pub fn groups(
     Ok(lines)
 }
 
+/// Returns the statement that finds the first job of the line behind another one. A cast without the sign has an affinity: SQLite would seek
+/// by the queue alone, and walk the lines of that each time.
+fn next_line(of_queues: &str) -> String {
+    format!(
+        "SELECT queue, group_name, turn, id, state, run_at FROM jobs INDEXED BY jobs_turn \
+         WHERE turn IS NOT NULL AND (queue, group_name) > (+CAST(? AS TEXT), +CAST(? AS TEXT)) \
+         AND ({of_queues}) ORDER BY queue, group_name, turn LIMIT 1"
+    )
+}
+
 /// Returns how many jobs are behind a place in a line.
 fn waiting(db: &Connection, line: &Line, turn: i64) -> Result<u64, Fault> {
     let mut behind = db.prepare_cached(
@@ -62,4 +73,20 @@ fn waiting(db: &Connection, line: &Line, turn: i64) -> Result<u64, Fault> {
     let values = params![line.queue.as_str(), line.group.as_str(), turn, AHEAD_MAX.cast_signed()];
     let waiting: i64 = behind.query_row(values, |row| row.get(0))?;
     Ok(waiting.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_line;
+    use crate::store::Store as _;
+    use crate::store::sqlite::tests::plan;
+    use crate::store::sqlite::{Location, SqliteStore};
+
+    #[tokio::test]
+    async fn the_next_line_is_found_by_a_seek() {
+        let store = SqliteStore::open(Location::Memory).unwrap();
+        store.migrate().await.unwrap();
+        let plan = store.writer.run(|db, _| Ok(plan(db, &next_line("1")))).await.unwrap();
+        assert!(plan.len() == 1 && plan[0].contains("jobs_turn ((queue,group_name)>(?,?))"), "{plan:?}");
+    }
 }

@@ -5,7 +5,7 @@
 //! | `row`, `column` | jobs as rows: the table of the columns; how each type is kept |
 //! | `push`, `children` | new jobs, alone or together with something else |
 //! | `claim`, `claim_limited` | reserving; the second where semaphores or limits apply |
-//! | `priorities` | the walk over the priorities of a queue, and which of them need not be walked |
+//! | `priorities`, `due` | the walk over the priorities of a queue, and what of it is remembered; the due jobs of one of them |
 //! | `apply`, `receipts` | operations on jobs; what they leave for their repeats |
 //! | `unreadable` | jobs that another program spoiled |
 //! | `many` | what claims and commits write of many jobs, by one statement |
@@ -19,6 +19,7 @@ pub mod children;
 pub mod claim;
 pub mod claim_limited;
 mod column;
+pub mod due;
 pub mod expired;
 pub mod groups;
 mod lines;
@@ -35,7 +36,7 @@ pub mod stocked;
 pub mod unreadable;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -54,6 +55,41 @@ use crate::store::{
 /// How long a claim that finds nothing goes on with further transactions.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
 
+/// What a call takes with its changes, as far as it has come: the thread that writes may go on with it once the caller has given up. Either
+/// the caller learns of a claim, or that is not made.
+#[derive(Clone, Default)]
+struct Taking(Arc<Mutex<Progress>>);
+
+#[derive(Default)]
+struct Progress {
+    /// The claims of the last run: what those before it wrote was rolled back.
+    claims: Vec<(QueueName, Claim)>,
+    is_given_up: bool,
+}
+
+impl Taking {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Notes these claims, which are made next. Returns them; none once the caller has given up.
+    fn begin(&self, asks: Vec<ClaimAsk>) -> Vec<ClaimAsk> {
+        let mut progress = self.progress();
+        if progress.is_given_up {
+            return Vec::new();
+        }
+        progress.claims = asks.iter().map(|ask| (ask.queue.clone(), ask.claim.clone())).collect();
+        asks
+    }
+
+    /// Returns the claims of which it is not known what they have won, and makes no others.
+    fn give_up(&self) -> Vec<(QueueName, Claim)> {
+        let mut progress = self.progress();
+        progress.is_given_up = true;
+        std::mem::take(&mut progress.claims)
+    }
+}
+
 #[async_trait]
 impl Jobs for SqliteStore {
     async fn push(&self, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>> {
@@ -70,8 +106,9 @@ impl Jobs for SqliteStore {
             let claimed = self.writer.run(move |tx, now| claim::claim(tx, &own, &rules, now)).await;
             let mut claims = claimed.unwrap_or_else(|error| Claims::failed(asks.len(), &error));
             offers.append(&mut claims.offers);
-            // So much was in the way that the rest was left for another transaction.
+            // So much was in the way that the rest was left for another transaction. Where it is large, it is for the caller to go on.
             if claims.won.iter().any(|won| won.as_ref().map_or(true, |jobs| !jobs.is_empty()))
+                || !claims.again.is_empty()
                 || !claims.resume.iter().any(|(_, at)| *at <= self.clock.now())
             {
                 return Claims { offers, ..claims };
@@ -85,6 +122,9 @@ impl Jobs for SqliteStore {
 
     async fn held(&self, queues: &[QueueName], claim: &Claim) -> Result<Vec<Job>> {
         let (queues, claim) = (queues.to_vec(), claim.clone());
+        // The claim may be one whose transaction has not ended yet, on a disk that stalls: its jobs can be read once what was begun before
+        // this has ended.
+        self.writer.run(|_, _| Ok(())).await?;
         self.read(move |db, _| claim::held(db, &queues, &claim)).await
     }
 
@@ -117,9 +157,12 @@ impl Jobs for SqliteStore {
 
     async fn apply_and_take(&self, changes: Vec<Change>, takes: &[TakeAsk], rules: &Rules) -> Taken {
         let (own, asks, under) = (changes.clone(), takes.to_vec(), rules.clone());
+        let taking = Taking::default();
+        let taken = taking.clone();
         let both = move |tx: &Tx<'_>, now| {
             let applied = apply::apply(tx, &own, &under, now)?;
             let (places, asks) = next::claims(&asks, &applied, &under);
+            let asks = taken.begin(asks);
             let claims = claim::claim(tx, &asks, &under, now)?;
             Ok((applied, places, asks, claims))
         };
@@ -129,15 +172,16 @@ impl Jobs for SqliteStore {
             }
             // What cannot be claimed must not keep anything from being settled. Where the store is away both fail.
             Err(error) if !error.is_away() => Taken::nothing(self.apply(changes, rules).await, takes.len()),
+            // Or they are still under way, and take jobs that no client gets.
             Err(error) => {
                 let failed = changes.iter().map(|_| Err(Denied::Store(error.clone()))).collect();
-                Taken::nothing(failed, takes.len())
+                Taken { unknown: taking.give_up(), ..Taken::nothing(failed, takes.len()) }
             }
         }
     }
 
     async fn overdue(&self, limit: usize) -> Result<Overdue> {
-        self.read(move |db, now| expired::overdue(db, limit, now)).await
+        expired::overdue(self, limit).await
     }
 
     async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>> {
@@ -187,5 +231,31 @@ impl Jobs for SqliteStore {
     async fn stocked(&self, queues: &[QueueName]) -> Result<Vec<QueueName>> {
         let (queues, skipped) = (queues.to_vec(), Arc::clone(&self.skipped));
         self.read(move |db, now| stocked::stocked(db, &skipped, &queues, now)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_known_to_its_caller_or_is_not_made() {
+        let queue: QueueName = "q".parse().unwrap();
+        let (first, last) = (Claim::random(), Claim::random());
+        let ask = |claim: &Claim| ClaimAsk {
+            queue: queue.clone(),
+            count: 1,
+            claim: claim.clone(),
+            lease_ms: 1000,
+            yields: false,
+            worker: None,
+            pop: false,
+        };
+        let taking = Taking::default();
+        for claim in [&first, &last] {
+            assert_eq!(taking.begin(vec![ask(claim)]).len(), 1);
+        }
+        assert_eq!(taking.give_up(), vec![(queue.clone(), last)]);
+        assert!(taking.begin(vec![ask(&first)]).is_empty());
     }
 }

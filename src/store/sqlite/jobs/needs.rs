@@ -40,9 +40,24 @@ pub fn remove(db: &Connection, meta: &Meta) -> Result<(), Fault> {
     if meta.semaphores.is_empty() || faults::bug("leak_semaphore") {
         return Ok(());
     }
+    meta.semaphores.iter().try_for_each(|semaphore| forget_one(db, semaphore, &meta.id))
+}
+
+/// Removes that a job needs this semaphore.
+pub fn forget_one(db: &Connection, semaphore: &SemaphoreName, id: &JobId) -> Result<(), Fault> {
     let mut remove = db.prepare_cached("DELETE FROM needs WHERE semaphore = ?1 AND job = ?2")?;
-    for semaphore in &meta.semaphores {
-        remove.execute([semaphore.as_str(), meta.id.as_str()])?;
+    remove.execute([semaphore.as_str(), id.as_str()])?;
+    Ok(())
+}
+
+/// Removes the holders of these semaphores that are no jobs: another program has given them ids that are none.
+pub fn forget_lost(db: &Connection, semaphores: &[SemaphoreName]) -> Result<(), Fault> {
+    for semaphore in semaphores {
+        db.prepare_cached(
+            "DELETE FROM needs INDEXED BY needs_state WHERE semaphore = ?1 AND state = 'reserved' \
+             AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = needs.job)",
+        )?
+        .execute([semaphore.as_str()])?;
     }
     Ok(())
 }
@@ -116,7 +131,7 @@ fn waiter(found: &Row<'_>) -> Result<Waiter, Fault> {
 }
 
 pub const QUEUES: &str = "SELECT min(queue) FROM needs INDEXED BY needs_waits \
-     WHERE semaphore = ?1 AND waits = 1 AND queue > ?2";
+     WHERE semaphore = ?1 AND waits = 1 AND queue > CAST(?2 AS TEXT)";
 
 pub const FIRST_WAITING: &str = "SELECT job FROM needs INDEXED BY needs_waits \
      WHERE semaphore = ?1 AND waits = 1 AND queue = ?2 ORDER BY priority DESC, run_at, job LIMIT ?3";

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use crate::job::{Meta, State};
-use crate::store::sqlite::fault::Fault;
+use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::claim_limited::deliveries;
 use crate::store::sqlite::jobs::row;
 use crate::store::{AHEAD_MAX, LineHead, Obstacles};
@@ -28,7 +28,8 @@ fn head(db: &Connection, job: &Meta) -> Result<Option<LineHead>, Fault> {
     let Some(found) = rows.next()? else { return Ok(None) };
     // One that cannot be read is dead.
     let state = found.get_ref(1)?.as_str().ok().and_then(State::from_word).unwrap_or(State::Dead);
-    let id = row::parsed(found, 0, "id")?;
+    // One whose id is none leaves the line as soon as a claim or the reaper meets it.
+    let Some(id) = readable(row::parsed(found, 0, "id"))? else { return Ok(None) };
     let most = AHEAD_MAX.cast_signed();
     let ahead: i64 = db
         .prepare_cached(AHEAD)?

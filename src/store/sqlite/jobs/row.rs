@@ -11,7 +11,6 @@ use serde::de::DeserializeOwned;
 use crate::job::record::Failure;
 use crate::job::spec::Headers;
 use crate::job::{Binary, Content, Job, JobId, Meta, Payload, State, Timestamp};
-use crate::store::Weight as _;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::column::Column;
 use crate::store::sqlite::jobs::needs;
@@ -112,7 +111,7 @@ pub struct Found<T> {
 /// The columns of a [`Found`], behind those of its job.
 macro_rules! found_columns {
     () => {
-        ", rowid, due IS NOT NULL"
+        ", jobs.rowid, due IS NOT NULL"
     };
 }
 pub(in crate::store::sqlite) use found_columns;
@@ -269,27 +268,9 @@ pub fn jobs(statement: &mut Statement<'_>, params: impl rusqlite::Params) -> Res
     Ok(jobs)
 }
 
-/// Reads the rows of this query as jobs that are about to be changed. Returns the places of those that cannot be read,
-/// as well.
-pub fn found_jobs(
-    statement: &mut Statement<'_>,
-    params: impl rusqlite::Params,
-    bytes: &mut usize,
-) -> Result<(Vec<Found<Job>>, Vec<i64>), Fault> {
-    let mut rows = statement.query(params)?;
-    let (mut jobs, mut spoiled) = (Vec::new(), Vec::new());
-    while *bytes < HEAD_BYTES
-        && let Some(row) = rows.next()?
-    {
-        match readable(Found::read(row, job_in))? {
-            Some(found) => {
-                *bytes += found.job.weight();
-                jobs.push(found);
-            }
-            None => spoiled.push(row.get("rowid")?),
-        }
-    }
-    Ok((jobs, spoiled))
+/// Reads a job that is about to be changed from a row of the columns `job_columns!` and `found_columns!`.
+pub fn found_job(row: &Row<'_>) -> Result<Found<Job>, Fault> {
+    Found::read(row, job_in)
 }
 
 /// Writes that a job which cannot be read is dead, and why, if that is known; with `leaves` it loses its place in the line of its group.

@@ -52,17 +52,21 @@ pub fn search(db: &Connection, ask: &Search, now: Timestamp) -> Result<Found, Fa
     let rest = rest(&ask.filter, &plan, now);
     let probe = (!rest.text.is_empty()).then(|| format!("SELECT 1 FROM jobs WHERE id = ? AND {}", rest.text));
     let mut walk = Walk::new(ask, now);
+    // The place is kept as bytes: another program may have written an id that is no text.
+    let mut at = ask.after.as_ref().map(|after| after.as_str().as_bytes().to_vec());
     loop {
         let wide = if plan.streams.len() > 1 { walk.widest() } else { walk.window() };
         let window = if probe.is_some() { wide } else { wide.min(walk.room().max(1)) };
-        let ids = next(db, &plan, walk.at(), ask.newest_first, window)?;
+        let ids = next(db, &plan, at.as_deref(), ask.newest_first, window)?;
         let found = ids.len();
+        at = ids.last().cloned().or(at);
         for id in ids {
             if walk.is_filled() && walk.is_over() {
                 return Ok(walk.end(true));
             }
+            let id = String::from_utf8_lossy(&id); // only counted where it is no text
             let Ok(id) = id.parse::<JobId>() else {
-                walk.passed(std::iter::once(id.as_str())); // another program wrote it
+                walk.passed(std::iter::once(&*id)); // another program wrote it
                 continue;
             };
             let is_likely = match &probe {
@@ -88,19 +92,19 @@ pub fn search(db: &Connection, ask: &Search, now: Timestamp) -> Result<Found, Fa
     }
 }
 
-/// Returns the next jobs of all streams, by id.
+/// Returns the bytes of the next ids of all streams, in their order.
 fn next(
     db: &Connection,
     plan: &Plan,
-    after: Option<&str>,
+    after: Option<&[u8]>,
     newest_first: bool,
     limit: usize,
-) -> Result<Vec<String>, Fault> {
+) -> Result<Vec<Vec<u8>>, Fault> {
     let (behind, order) = if newest_first { ("<", "DESC") } else { (">", "ASC") };
-    // Ids are ASCII: all of them are below this.
-    let after = after.unwrap_or(if newest_first { "\u{10ffff}" } else { "" });
-    let mut ids: Vec<String> = Vec::new();
-    let first = |ids: &mut Vec<String>| {
+    // No text comes before the empty one, nor behind a blob.
+    let from_the_first = if newest_first { "id < x''" } else { "id >= ''" };
+    let mut ids: Vec<Vec<u8>> = Vec::new();
+    let first = |ids: &mut Vec<Vec<u8>>| {
         ids.sort_unstable();
         if newest_first {
             ids.reverse();
@@ -109,7 +113,10 @@ fn next(
     };
     for stream in &plan.streams {
         let mut condition = Sql::new(&stream.text, stream.values.iter().cloned());
-        condition.and(&format!("id {behind} ?"), [text(after)]);
+        match after {
+            Some(after) => condition.and(&format!("id {behind} CAST(? AS TEXT)"), [after.to_vec().into()]),
+            None => condition.and(from_the_first, []),
+        }
         let sql = format!(
             "SELECT id FROM jobs INDEXED BY {} WHERE {} ORDER BY id {order} LIMIT ?",
             plan.index, condition.text
@@ -118,7 +125,7 @@ fn next(
         let mut matching = db.prepare_cached(&sql)?;
         let mut rows = matching.query(params_from_iter(condition.values))?;
         while let Some(found) = rows.next()? {
-            ids.push(found.get(0)?);
+            ids.push(unreadable::bytes(found, 0, "id")?);
         }
         if ids.len() > limit.saturating_mul(4) {
             first(&mut ids);

@@ -3,17 +3,27 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
+use crate::job::group::{Line, Vacated};
 use crate::job::record::{FAILURES_KEPT, Failure};
 use crate::job::transition::delivery::{BLOCK, BURY};
 use crate::job::transition::{Edit, Next, Refusal, Salvaged};
-use crate::job::{Content, Job, JobId, Meta, Reach, Rules, State, Timestamp, batch, group};
+use crate::job::{
+    Content, GroupName, Job, JobId, Meta, QueueName, Reach, Rules, SemaphoreName, State, Timestamp, batch,
+    group,
+};
 use crate::store::sqlite::batches;
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::groups;
 use crate::store::sqlite::jobs::needs;
-use crate::store::sqlite::jobs::row::{self, Found, content_at, json, parsed, payload, state};
+use crate::store::sqlite::jobs::row::{self, Found, content_at, json, parsed, parsed_if_any, payload, state};
 use crate::store::sqlite::tx::Tx;
 use crate::store::{Applied, ListedJob, UnreadableJob};
+
+/// Returns the bytes of a text, which may be none that is valid; no bytes for NULL.
+pub fn bytes(row: &Row<'_>, at: usize, what: &'static str) -> Result<Vec<u8>, Fault> {
+    let bytes = row.get_ref(at)?.as_bytes_or_null().map_err(|error| Fault::stored(what, error))?;
+    Ok(bytes.unwrap_or_default().to_vec())
+}
 
 /// Returns what can be read of the contents of such a job.
 fn salvaged_contents(db: &Connection, rowid: i64) -> Result<Salvaged, Fault> {
@@ -88,22 +98,46 @@ pub fn mend(
 
 /// Makes a job that cannot be read dead, so that it is not found where jobs are looked for. An operator finds it among the
 /// dead, and its batch counts it as such. The first in the line of its group keeps its place; one that waits for those before it leaves
-/// it: dead, it would else be taken for the first. `is_next`: it waits for no other job any more.
+/// it: dead, it would else be taken for the first. `is_next`: it waits for no other job any more. One whose id is none cannot be
+/// removed: it leaves its place wherever that is, and is not counted by its batch.
 pub fn bury(tx: &Tx<'_>, rowid: i64, is_next: bool, rules: &Rules, now: Timestamp) -> Result<(), Fault> {
+    let vacated = bury_alone(tx, rowid, is_next, rules, now)?;
+    groups::advance(tx, vacated, rules, now).map(drop)
+}
+
+/// The same, but unblocks none behind it. Returns the place that it has left, if its id is none.
+pub fn bury_alone(
+    tx: &Tx<'_>,
+    rowid: i64,
+    is_next: bool,
+    rules: &Rules,
+    now: Timestamp,
+) -> Result<Option<Vacated>, Fault> {
     let mut by_place = tx.prepare_cached(
-        "SELECT id, queue, state, due IS NOT NULL, waits_for IS NULL FROM jobs WHERE rowid = ?1",
+        "SELECT id, queue, state, due IS NOT NULL, waits_for IS NULL, group_name, turn, semaphores FROM jobs \
+         WHERE rowid = ?1",
     )?;
     let mut rows = by_place.query([rowid])?;
-    let Some(row) = rows.next()? else { return Ok(()) };
+    let Some(row) = rows.next()? else { return Ok(None) };
     let (id, from): (Option<JobId>, State) = (readable(parsed(row, 0, "id"))?, state(row, 2)?);
-    let Some(bury) = BURY.iter().find(|bury| bury.from == from) else { return Ok(()) };
-    let (queue, marked) = (readable(parsed(row, 1, "queue"))?, row.get(3)?);
-    let leaves = from == BLOCK.to && row.get(4)? && !is_next;
+    let Some(bury) = BURY.iter().find(|bury| bury.from == from) else { return Ok(None) };
+    let (queue, marked): (Option<QueueName>, bool) = (readable(parsed(row, 1, "queue"))?, row.get(3)?);
+    let is_behind_others = from == BLOCK.to && row.get(4)?;
+    let (mut vacated, mut semaphores): (Option<Vacated>, Vec<SemaphoreName>) = (None, Vec::new());
+    if id.is_none() {
+        let group: Option<GroupName> = readable(parsed_if_any(row, 5, "group_name"))?.flatten();
+        let line = queue.clone().zip(group).map(|(queue, group)| Line { queue, group });
+        let place = line.zip(row.get::<_, Option<i64>>(6)?);
+        vacated = place.map(|(line, turn)| Vacated { line, turn, was_first: !is_behind_others });
+        semaphores = readable(json(row, 7, "semaphores"))?.flatten().unwrap_or_default();
+    }
+    let leaves = id.is_none() || (is_behind_others && !is_next);
     drop(rows);
     tracing::error!(?id, rowid, "a job that cannot be read is dead now");
     let found = id.as_ref().map(|id| readable(row::salvaged(tx, id))).transpose()?;
     let found: Option<Meta> = found.flatten().flatten().map(|found| found.job);
     id.iter().try_for_each(|id| needs::forget(tx, id))?;
+    needs::forget_lost(tx, &semaphores)?;
     let failures = found.as_ref().and_then(|meta| {
         let failure = Failure::lacking(meta.lacking()?, meta.state.as_str(), meta.attempts, now);
         let kept = meta.errors.len().saturating_sub(FAILURES_KEPT - 1);
@@ -117,10 +151,26 @@ pub fn bury(tx: &Tx<'_>, rowid: i64, is_next: bool, rules: &Rules, now: Timestam
     if let Some(finish) = found.and_then(|found| batch::buried(&found, now)) {
         batches::count(tx, &finish, rules, now)?;
     }
+    Ok(vacated)
+}
+
+/// Makes those of the jobs in these places dead whose ids are none.
+pub fn bury_nameless(tx: &Tx<'_>, rowids: &[i64], now: Timestamp) -> Result<(), Fault> {
+    let rules = Rules::default(); // they are asked how long a batch is kept, which such a job does not end
+    let mut by_place = tx.prepare_cached("SELECT id FROM jobs WHERE rowid = ?1")?;
+    for rowid in rowids {
+        let mut rows = by_place.query([rowid])?;
+        // Another job may have the place by now.
+        let is_nameless = rows.next()?.is_some_and(|row| parsed::<JobId>(row, 0, "id").is_err());
+        drop(rows);
+        if is_nameless {
+            bury(tx, *rowid, false, &rules, now)?;
+        }
+    }
     Ok(())
 }
 
-/// The same for the job with this id.
+/// The same as [`bury`] for the job with this id.
 pub fn bury_by_id(
     tx: &Tx<'_>,
     id: &JobId,
