@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::checker::client::mark;
 use crate::common::server::{PATIENCE, Server};
 use crate::lane::{Call, Lane};
-use crate::story::{Delivered, Rules, Story, payload};
+use crate::story::{Delivered, Outcome, Rules, Story, payload};
 
 /// A lease that lapses while the rest goes on. A case that was too slow for it is tried again with a longer one.
 pub const SHORT_MS: u64 = 700;
@@ -149,13 +149,15 @@ pub struct Case {
     pub others: Vec<(&'static str, String)>,
     /// For how long who got jobs keeps them, once the first server is back.
     pub keeps_for: Duration,
-    /// The same call, which `near` has had before.
+    /// The same call, which a server has had before.
     pub before: Option<Before>,
+    /// Whether the reservation may be lost to the call: another server has had it before, and nothing proves that here.
+    pub may_be_lost: bool,
     /// The pause point that a background task passes last, behind what can be seen of it.
     pub last_point: Option<&'static str>,
 }
 
-/// A call that was made at `near`, and whose client got no answer.
+/// A call that was made before, and whose client got no answer.
 pub struct Before {
     /// When it was made.
     pub asked: Duration,
@@ -182,6 +184,7 @@ impl Case {
             others: Vec::new(),
             keeps_for: Duration::ZERO,
             before: None,
+            may_be_lost: false,
             last_point: None,
         }
     }
@@ -189,6 +192,11 @@ impl Case {
     /// Whether `near` stands still while `far` begins.
     pub fn stops_near(&self) -> bool {
         self.call.is_none() || self.before.as_ref().is_some_and(|before| before.is_stopped)
+    }
+
+    /// Whether a call that nothing disturbs may end so.
+    pub fn expects(&self, outcome: Outcome) -> bool {
+        outcome == Outcome::Ok || (self.may_be_lost && outcome == Outcome::Refused(409))
     }
 
     /// Nothing is called; a background task does it.
@@ -285,7 +293,7 @@ impl Prep<'_> {
         self.take_at(server, queue, count, self.lease_ms()).await
     }
 
-    /// Takes a job that is settled before the call: no fault must find its lease over.
+    /// Takes a job that is settled before the call, or held beside it: no fault must find its lease over.
     pub async fn take_long(&self, queue: &str, at_far: bool) -> Held {
         let server = if at_far { &self.lane.far } else { &self.lane.near };
         self.take_at(server, queue, 1, LONG_MS).await.remove(0)

@@ -51,7 +51,8 @@ const WRITES: &[(&str, Struck, Struck)] = &[
     ("POST /v1/queues/{queue}/pop", "pop|pop, idempotent|pop, waiting", "pop|pop_once"),
     (
         "POST /v1/jobs/{id}/commit",
-        "commit|commit with the next jobs|commit with pushes and the next jobs",
+        "commit|commit with the next jobs|commit with pushes and the next jobs|commit with nothing next|\
+         commit with a paused queue next|commit with a full semaphore next",
         "commit|commit_with_next",
     ),
     (

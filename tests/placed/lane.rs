@@ -209,13 +209,13 @@ impl Lane {
         }
     }
 
-    /// A call at `near` whose client gets no answer. Returns what it would have been.
-    pub async fn unheard_at_near(&self, call: &Call) -> Option<(u16, Value)> {
-        record::begin(&self.recorder, &self.near.base, call);
-        call.exchange(&self.near.http, &self.near.base).await
+    /// A call at this server whose client gets no answer. Returns what it would have been.
+    pub async fn unheard_at(&self, server: &Server, call: &Call) -> Option<(u16, Value)> {
+        record::begin(&self.recorder, &server.base, call);
+        call.exchange(&server.http, &server.base).await
     }
 
-    /// The same with `near` standing still in the middle, at this pause point.
+    /// The same at `near`, which stands still in the middle, at this pause point.
     pub async fn stopped_at_near(&self, call: &Call, point: &str) {
         record::begin(&self.recorder, &self.near.base, call);
         std::fs::write(self.near_points.path().join(point), "pause").unwrap();

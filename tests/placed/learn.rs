@@ -58,7 +58,7 @@ pub async fn learn(lane: &mut Lane, verb: &Verb, short_ms: u64) -> Result<Vec<Mo
     if !is_seen {
         return Err("the background task was not seen at work".to_owned());
     }
-    if !report.wrong.is_empty() || outcome.is_some_and(|outcome| outcome != Outcome::Ok) {
+    if !report.wrong.is_empty() || outcome.is_some_and(|outcome| !world.case.expects(outcome)) {
         return Err(format!("undisturbed: {outcome:?} {}", report.wrong.join("\n")));
     }
     let call = world.case.call.clone();

@@ -250,6 +250,7 @@ impl<'a> World<'a> {
         match (outcome, &done) {
             (_, Done::Part(what)) => wrong.push(format!("half done: {what}")),
             (Some(Outcome::Ok), Done::No) => wrong.push("acknowledged, and not done".to_owned()),
+            (Some(Outcome::Refused(409)), Done::Yes) if self.case.may_be_lost => {}
             // That it was done before is what the repeat is to be told, also by one whose answer was not waited for.
             (Some(Outcome::Refused(status)), Done::Yes) if !self.is_repeated.get() => {
                 wrong.push(format!("refused with {status}, and done"));

@@ -59,6 +59,9 @@ pub const VERBS: &[Verb] = verbs![
     "commit with the next jobs" settle::commit_next,
     "commit with the next jobs, waiting" settle::commit_next_waiting,
     "commit with pushes and the next jobs" settle::commit_pushes_next,
+    "commit with nothing next" settle::commit_next_empty,
+    "commit with a paused queue next" settle::commit_next_paused,
+    "commit with a full semaphore next" settle::commit_next_full,
     "rollback" settle::rollback,
     "rollback to dead" settle::rollback_to_dead,
     "rollback, not counted" settle::rollback_uncounted,
@@ -141,6 +144,12 @@ pub const VERBS: &[Verb] = verbs![
     "pop, idempotent, from another" repeats::pop_from_another,
     "commit with the next jobs, again" repeats::commit_next,
     "commit with pushes and the next jobs, again" repeats::commit_pushes_next,
+    "commit with nothing next, again" repeats::commit_next_empty,
+    "commit with nothing next, again, same server" repeats::commit_next_empty_here,
+    "commit with a paused queue next, again" repeats::commit_next_paused,
+    "commit with a paused queue next, again, same server" repeats::commit_next_paused_here,
+    "commit with a full semaphore next, again" repeats::commit_next_full,
+    "commit with a full semaphore next, again, same server" repeats::commit_next_full_here,
     "rollback with the next jobs, again" repeats::rollback_next,
     "settle many with the next jobs, again" repeats::settle_many_next,
     "redrive, idempotent, again" repeats::redrive,
@@ -201,7 +210,7 @@ async fn push_limited(p: &Prep<'_>) -> Case {
     pushing(push_call(p, "q", "a", json!({})), "a")
 }
 
-async fn semaphore(p: &Prep<'_>, capacity: u64) {
+pub async fn semaphore(p: &Prep<'_>, capacity: u64) {
     p.lane.must("PUT", format!("/v1/semaphores/{}", p.name("m")), json!({"capacity": capacity})).await;
 }
 

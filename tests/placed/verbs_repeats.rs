@@ -1,10 +1,12 @@
-//! The repeat of a call that `near` has carried out, or is in the middle of: `far` makes it, and meets the faults.
+//! The repeat of a call that `near` has carried out, or is in the middle of, or that `far` itself has carried out: `far` makes it, and
+//! meets the faults.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::case::{Before, Case, Prep};
+use crate::common::server::Server;
 use crate::verbs;
 use crate::verbs_once as once;
 use crate::verbs_one_job as one_job;
@@ -19,13 +21,18 @@ const UNHEARD: Duration = Duration::from_millis(1200);
 
 /// The call is carried out at `near`, and its client hears nothing.
 async fn again(p: &Prep<'_>, case: Case) -> Case {
+    again_after(p, &p.lane.near, case).await
+}
+
+/// The same with this server in the place of `near`.
+async fn again_after(p: &Prep<'_>, first: &Server, case: Case) -> Case {
     let asked = p.story.now();
     for (n, held) in case.held.iter().enumerate() {
         if let Some(commits) = case.settles {
             p.story.settling(&held.id, &held.token, n < commits); // whose end is not known
         }
     }
-    let answer = p.lane.unheard_at_near(case.call.as_ref().unwrap()).await;
+    let answer = p.lane.unheard_at(first, case.call.as_ref().unwrap()).await;
     case.with(|case| {
         case.texts.push(MARKED.to_owned());
         case.before = Some(Before { asked, answer, is_stopped: false });
@@ -64,6 +71,30 @@ repeats! {
     schedule_run: others::schedule_run,
     batch_create: others::batch_create_idempotent,
     batch_add: once::batch_add,
+}
+
+// Repeats of settles that took nothing: at the same server, and at another one, to which no job that is held proves the first call. That
+// call has ended the delivery: its lease is one that no fault outlasts.
+macro_rules! repeats_of_none {
+    ($($here:ident, $elsewhere:ident: $verb:path,)*) => {
+        $(
+            pub async fn $here(p: &Prep<'_>) -> Case {
+                let p = &Prep { is_lasting: false, ..*p };
+                again_after(p, &p.lane.far, $verb(p).await).await
+            }
+
+            pub async fn $elsewhere(p: &Prep<'_>) -> Case {
+                let p = &Prep { is_lasting: false, ..*p };
+                again(p, $verb(p).await).await.with(|case| case.may_be_lost = true)
+            }
+        )*
+    };
+}
+
+repeats_of_none! {
+    commit_next_empty_here, commit_next_empty: settle::commit_next_empty,
+    commit_next_paused_here, commit_next_paused: settle::commit_next_paused,
+    commit_next_full_here, commit_next_full: settle::commit_next_full,
 }
 
 /// `near` has claimed, and not written what.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::case::{Case, Done, Found, Held, Prep};
 use crate::lane::Call;
-use crate::verbs::{KEPT_MS, kept, push_call};
+use crate::verbs::{KEPT_MS, kept, push_call, semaphore};
 
 fn settle(held: &Held, call: &str, mut body: Value) -> Call {
     body["reservation"] = json!(held.token);
@@ -169,6 +169,58 @@ pub async fn commit_next_waiting(p: &Prep<'_>) -> Case {
     let push = push_call(p, "q", "b", json!({}));
     let case = Case::of(with_next(p, &held, "commit", json!({}), 3000), a_is_gone);
     kept(case.holding(&[held]).settling(true)).with(|case| case.prompt = Some(push))
+}
+
+/// The job `a` is gone, or not. With it nothing is taken: what there is behind it, `b`, stays where it is.
+fn a_alone_is_gone(found: &Found<'_>) -> Done {
+    if let Some((200, answer)) = &found.answer
+        && answer["next"]["jobs"] != json!([])
+    {
+        return Done::Part(format!("next is {}", answer["next"]));
+    }
+    if found.state("b") == Some("reserved") || !found.later("b").is_empty() {
+        return Done::Part("b was taken".to_owned());
+    }
+    a_is_gone(found)
+}
+
+/// A commit of the job `a` that asks for what is next, where nothing is.
+fn committing_alone(
+    p: &Prep<'_>,
+    held: Held,
+    effect: impl Fn(&Found<'_>) -> Done + Send + Sync + 'static,
+) -> Case {
+    let case = Case::of(with_next(p, &held, "commit", json!({}), 0), effect);
+    case.holding(&[held]).settling(true).repeats().with(|case| case.lease_ms = Some(KEPT_MS))
+}
+
+pub async fn commit_next_empty(p: &Prep<'_>) -> Case {
+    committing_alone(p, p.taken("q", "a", json!({}), true).await, a_alone_is_gone)
+}
+
+/// The queue is paused until the case is over.
+pub async fn commit_next_paused(p: &Prep<'_>) -> Case {
+    let held = p.taken("q", "a", json!({}), true).await;
+    let next = p.push("q", "b", json!({})).await;
+    p.settings("q", json!({"paused": true})).await;
+    let resume = Call::new("POST", format!("/v1/queues/{}/resume", p.name("q")), json!({}));
+    let case = committing_alone(p, held, a_alone_is_gone).about(&[next]);
+    case.with(|case| case.cleanup.push(resume))
+}
+
+/// The semaphore is full until the case is over.
+pub async fn commit_next_full(p: &Prep<'_>) -> Case {
+    semaphore(p, 1).await;
+    let needs = json!({"semaphores": [p.name("m")]});
+    p.push("r", "first", needs.clone()).await;
+    let holder = p.take_long("r", false).await;
+    let held = p.taken("q", "a", json!({}), true).await;
+    let next = p.push("q", "b", needs).await;
+    let case = committing_alone(p, held, move |found| match found.is_held("first", &holder.token) {
+        true => a_alone_is_gone(found),
+        false => a_is_gone(found), // on a very slow machine its lease is over, and there is room
+    });
+    case.about(&[next])
 }
 
 pub async fn rollback_next(p: &Prep<'_>) -> Case {
