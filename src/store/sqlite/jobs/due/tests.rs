@@ -105,7 +105,7 @@ async fn one_transaction_passes_over_so_many_jobs_at_most() {
         assert_eq!(one.await.unwrap(), 1, "it is to go on");
         assert_eq!(floor(&store, pop), passed[PASSED_MAX - 1]);
         if !pop {
-            assert_eq!(ids(store.peek(&queue(), 9).await.unwrap()), [good.id.clone()]);
+            assert_eq!(ids(store.peek(&queue(), 9).await.unwrap()), std::slice::from_ref(&good.id));
         }
         assert_eq!(ids(take(&store, 9, pop).await), [good.id]);
         assert_eq!(Some(&floor(&store, pop)), passed.last());
