@@ -5,6 +5,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::spoiled::{execute, put};
+use super::spoiled_lines::blocked;
+use super::spoiled_operations::delete_all;
 use crate::common::server::{Place, Server, until};
 
 /// What stands in place of an id: texts that are not UTF-8, one that is no id, and an empty one.
@@ -38,18 +40,6 @@ async fn pages(server: &Server, path: &str, items: &str) -> Vec<String> {
     }
 }
 
-/// Deletes the ready jobs of a queue by an operation, and returns how many these were.
-async fn delete_ready(server: &Server, queue: &str) -> u64 {
-    let body = json!({"filter": {"queue": queue, "state": "ready"}, "action": "delete"});
-    let (status, begun) = server.post("/v1/operations", body).await;
-    assert_eq!(status, 202, "{begun}");
-    let path = format!("/v1/operations/{}", begun["id"].as_str().unwrap());
-    until("the operation is over", || async { server.get(&path).await.1["finished_at"].is_string() }).await;
-    let over = server.get(&path).await.1;
-    assert_eq!(over["state"], "done", "{over}");
-    over["affected"].as_u64().unwrap()
-}
-
 async fn are_gone(server: &Server, ids: &[String]) {
     for id in ids {
         assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.0, 404, "{id}");
@@ -72,7 +62,8 @@ pub async fn a_row_without_an_id_hides_no_other(place: &Place) {
             assert!(newest.iter().rev().eq(&good), "{path}, {limit}: {newest:?}");
         }
     }
-    assert_eq!(delete_ready(&server, "work").await, 2);
+    let [_, affected, _] = delete_all(&server, "work", "ready").await;
+    assert_eq!(affected, 2);
     are_gone(&server, &good).await;
     let more = push(&server, "work", 3).await;
     let (status, deleted) = server.send(Method::DELETE, "/v1/queues/work?force=true", None).await;
@@ -108,18 +99,7 @@ pub async fn a_reservation_without_an_id_ends(place: &Place) {
 /// The next one in the line of a semaphore has lost its id: the one behind it has its turn.
 pub async fn a_row_without_an_id_keeps_none_from_its_semaphore(place: &Place) {
     let server = Server::start(&place.url).await;
-    put(&server, "/v1/semaphores/s", json!({"capacity": 1})).await;
-    server.push("held", json!({"payload": 1, "semaphores": ["s"]})).await;
-    let held = server.reserve("held", json!({"lease_ms": 600_000})).await.remove(0);
-    let first = server.push("work", json!({"payload": 1, "priority": 1, "semaphores": ["s"]})).await;
-    let behind = server.push("work", json!({"payload": 2, "semaphores": ["s"]})).await;
-    for id in [&first, &behind] {
-        until("it is blocked", || async {
-            assert!(server.reserve("work", json!({"count": 9})).await.is_empty());
-            server.get(&format!("/v1/jobs/{id}")).await.1["state"] == "blocked"
-        })
-        .await;
-    }
+    let (held, first, behind) = blocked(&server).await;
     rename(place, &first, NO_IDS[0]);
     assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
     let taken = server.reserve("work", json!({"wait_ms": 30_000})).await;

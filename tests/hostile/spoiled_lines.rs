@@ -9,7 +9,7 @@ use super::spoiled_jobs::spoil;
 use crate::common::server::{Place, Server, until};
 
 /// A job that holds a semaphore, and the ids of two that are blocked by it, in their order.
-async fn blocked(server: &Server) -> (Value, String, String) {
+pub(super) async fn blocked(server: &Server) -> (Value, String, String) {
     put(server, "/v1/semaphores/s", json!({"capacity": 1})).await;
     server.push("held", json!({"payload": 1, "semaphores": ["s"]})).await;
     let held = server.reserve("held", json!({"lease_ms": 600_000})).await.remove(0);

@@ -17,9 +17,9 @@ async fn spoil_rev(place: &Place, id: &str) {
     assert_eq!(update.bypass_document_validation(true).await.unwrap().modified_count, 1);
 }
 
-/// Deletes the dead jobs of a queue. Returns how many the operation has looked at, deleted and skipped.
-async fn delete_dead(server: &Server, queue: &str) -> [u64; 3] {
-    let body = json!({"filter": {"queue": queue, "state": "dead"}, "action": "delete"});
+/// Deletes the jobs of a queue in this state by an operation. Returns how many it has looked at, deleted and skipped.
+pub(super) async fn delete_all(server: &Server, queue: &str, state: &str) -> [u64; 3] {
+    let body = json!({"filter": {"queue": queue, "state": state}, "action": "delete"});
     let (status, begun) = server.post("/v1/operations", body).await;
     assert_eq!(status, 202, "{begun}");
     let path = format!("/v1/operations/{}", begun["id"].as_str().unwrap());
@@ -49,8 +49,8 @@ pub async fn an_operation_deletes_spoiled_jobs(place: &Place) {
     spoil(place, &[&ids[1], &ids[3], &head]).await;
     spoil_rev(place, &ids[3]).await;
 
-    assert_eq!(delete_dead(&server, "work").await, [5, 5, 0]);
-    assert_eq!(delete_dead(&server, "line").await, [1, 1, 0]);
+    assert_eq!(delete_all(&server, "work", "dead").await, [5, 5, 0]);
+    assert_eq!(delete_all(&server, "line", "dead").await, [1, 1, 0]);
     let page = server.get("/v1/queues/work/jobs").await.1;
     assert_eq!(page["jobs"], json!([]), "{page}");
     assert!(page["unreadable"].as_array().is_none_or(Vec::is_empty), "{page}");
