@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use crate::http::json::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::request_id;
 use crate::job::{Invalid, JobId};
@@ -175,7 +175,8 @@ pub struct Problem {
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
     /// What is wrong with this request, for people.
-    detail: String,
+    #[schema(value_type = String)]
+    detail: Detail,
     /// The kind of problem, for programs.
     code: Code,
     /// Whether the same request may succeed later.
@@ -199,6 +200,21 @@ pub struct Problem {
     retry_after_ms: Option<u64>,
 }
 
+/// What is wrong, in two parts: [`Problem::under`] replaces the first.
+#[derive(Debug, Clone)]
+struct Detail {
+    /// What of the body is wrong, as [`Problem::at`] names it; empty where the problem has no pointer.
+    subject: String,
+    /// What follows, with the space or the colon between the two.
+    text: String,
+}
+
+impl Serialize for Detail {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{}{}", self.subject, self.text))
+    }
+}
+
 impl Problem {
     /// Returns a problem of this kind; `detail` is for the client.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
@@ -206,7 +222,7 @@ impl Problem {
             kind: format!("urn:tailback:problem:{}", code.word()),
             title: code.title(),
             status: code.status().as_u16(),
-            detail: detail.into(),
+            detail: Detail { subject: String::new(), text: detail.into() },
             code,
             retryable: code.is_retryable(),
             request_id: request_id::current(),
@@ -220,21 +236,16 @@ impl Problem {
 
     /// Returns the problem of an invalid field of the body at this JSON pointer.
     pub fn field(pointer: impl Into<String>, detail: impl AsRef<str>) -> Self {
-        let pointer = pointer.into();
-        let subject = if pointer.is_empty() { "the body" } else { &pointer };
-        Self { detail: format!("{subject} {}", detail.as_ref()), ..Self::new(Code::InvalidField, "") }
-            .at(pointer)
+        Self::new(Code::InvalidField, format!(" {}", detail.as_ref())).at(pointer.into())
     }
 
     /// Returns the problem of an element of the body that is under this pointer: it names the field from the whole body on.
     pub fn under(self, prefix: &str) -> Self {
-        let Some(own) = self.pointer.clone() else { return self };
-        let subject = if own.is_empty() { "the body" } else { own.as_str() };
-        let detail = match self.detail.strip_prefix(subject) {
-            Some(rest) => format!("{prefix}{own}{rest}"),
-            None => self.detail.clone(),
-        };
-        Self { detail, pointer: Some(format!("{prefix}{own}")), ..self }
+        let pointer = self.pointer.as_ref().map(|own| format!("{prefix}{own}"));
+        match pointer {
+            Some(pointer) => self.at(pointer),
+            None => self,
+        }
     }
 
     /// Returns the problem of a job of the body, which has this index: it names the job, and the field from the whole body on.
@@ -242,7 +253,10 @@ impl Problem {
         let job = format!("/jobs/{index}");
         match self.pointer {
             Some(_) => self.under(&job),
-            None => Self { detail: format!("{job}: {}", self.detail), pointer: Some(job), ..self },
+            None => {
+                let text = format!(": {}", self.detail.text);
+                self.with_text(text).at(job)
+            }
         }
     }
 
@@ -268,11 +282,19 @@ impl Problem {
 
     /// Returns the same problem with a reason behind its detail.
     pub fn because(self, why: &str) -> Self {
-        Self { detail: format!("{}: {why}", self.detail), ..self }
+        let text = format!("{}: {why}", self.detail.text);
+        self.with_text(text)
     }
 
+    /// Returns the same problem of what is at this pointer.
     fn at(self, pointer: String) -> Self {
-        Self { pointer: Some(pointer), ..self }
+        let subject = if pointer.is_empty() { "the body".to_owned() } else { pointer.clone() };
+        Self { detail: Detail { subject, ..self.detail }, pointer: Some(pointer), ..self }
+    }
+
+    /// Returns the same problem with this text of its detail.
+    fn with_text(self, text: String) -> Self {
+        Self { detail: Detail { text, ..self.detail }, ..self }
     }
 
     /// Returns the HTTP status.
@@ -285,7 +307,7 @@ impl From<Invalid> for Problem {
     fn from(Invalid { pointer, detail, is_too_large }: Invalid) -> Self {
         match Self::field(pointer, detail) {
             Self { detail, pointer, .. } if is_too_large => {
-                Self { pointer, ..Self::new(Code::TooLarge, detail) }
+                Self { detail, pointer, ..Self::new(Code::TooLarge, "") }
             }
             problem => problem,
         }
@@ -398,3 +420,63 @@ impl IntoResponse for Problem {
 
 /// The result of a handler: a response, or a problem.
 pub type ApiResult<T> = Result<T, Problem>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The detail and the pointer of a problem, as they are sent.
+    fn sent(problem: &Problem) -> (String, Option<String>) {
+        let sent = serde_json::to_value(problem).unwrap();
+        (sent["detail"].as_str().unwrap().to_owned(), sent["pointer"].as_str().map(str::to_owned))
+    }
+
+    #[track_caller]
+    fn assert_sent(problem: &Problem, detail: &str, pointer: &str) {
+        assert_eq!(sent(problem), (detail.to_owned(), Some(pointer.to_owned())));
+    }
+
+    #[test]
+    fn a_field_is_named_from_the_whole_body_on() {
+        let field = Problem::field("/key", "must be text");
+        assert_sent(&field, "/key must be text", "/key");
+        assert_sent(&field.clone().under("/push/2"), "/push/2/key must be text", "/push/2/key");
+        let nested = field.under("/push/2").in_job(7);
+        assert_sent(&nested, "/jobs/7/push/2/key must be text", "/jobs/7/push/2/key");
+
+        let whole = Problem::field("", "must be an object");
+        assert_sent(&whole, "the body must be an object", "");
+        assert_sent(&whole.clone().under("/jobs/7"), "/jobs/7 must be an object", "/jobs/7");
+        assert_sent(&whole.under("/push/2").in_job(7), "/jobs/7/push/2 must be an object", "/jobs/7/push/2");
+
+        let large = Problem::from(Invalid::too_large("/payload", "is too large")).under("/jobs/7");
+        assert_eq!(large.status(), 413);
+        assert_sent(&large, "/jobs/7/payload is too large", "/jobs/7/payload");
+    }
+
+    #[test]
+    fn only_the_subject_is_replaced() {
+        // The text may begin like a subject.
+        let own = Problem::field("/key", "/key is said twice").under("/jobs/7");
+        assert_sent(&own, "/jobs/7/key /key is said twice", "/jobs/7/key");
+        let body = Problem::field("/a", "the body says so").under("/jobs/7");
+        assert_sent(&body, "/jobs/7/a the body says so", "/jobs/7/a");
+
+        // Without a pointer nothing is replaced.
+        let plain = Problem::new(Code::Malformed, "the body is not JSON");
+        assert_eq!(sent(&plain.clone().under("/jobs/7")), ("the body is not JSON".to_owned(), None));
+        let job = plain.in_job(7);
+        assert_sent(&job, "/jobs/7: the body is not JSON", "/jobs/7");
+        assert_sent(&job.under("/lists/1"), "/lists/1/jobs/7: the body is not JSON", "/lists/1/jobs/7");
+        let parameter = Problem::parameter("limit", "must be a number").under("/jobs/7");
+        assert_eq!(sent(&parameter), ("limit must be a number".to_owned(), None));
+    }
+
+    #[test]
+    fn a_reason_stands_behind_the_detail() {
+        let lost = Problem::reservation_lost("it is lost").because("it expired");
+        assert_eq!(sent(&lost), ("it is lost: it expired".to_owned(), None));
+        let field = Problem::field("/key", "is taken").because("by another").under("/jobs/7");
+        assert_sent(&field, "/jobs/7/key is taken: by another", "/jobs/7/key");
+    }
+}
