@@ -2,8 +2,9 @@
 //! what would be written before would miss its validator and its indexes, and until the settings have been
 //! read once, since without them no limit and no pause would hold.
 //!
-//! `metered!` is the table of all methods that are measured alike. Those that open the store, or return no `Result`, are
-//! written out.
+//! `metered!` is the table of all methods that are measured alike. Written out are those that differ: `migrate` and `settings` open
+//! the store (`migrate` is not measured, since it takes as long as its migrations do), `signal` also counts what was sent, by its kind,
+//! `close` is never refused and returns no `Result`, and what is not `async` sends nothing to the database.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -63,19 +64,8 @@ impl Metered {
         if self.migrated.load(Ordering::Acquire) { Ok(()) } else { self.check_open() }
     }
 
-    /// Measures a call if the store is open. `elements`: how many results it returns where it returns a list;
+    /// Measures a call if its gate is open. `elements`: how many results it returns where it returns a list;
     /// `jobs`: how many jobs it concerns.
-    async fn call<A: Answer>(
-        &self,
-        name: &'static str,
-        elements: usize,
-        jobs: usize,
-        call: impl Future<Output = A>,
-    ) -> A {
-        self.behind(self.check_open(), name, elements, jobs, call).await
-    }
-
-    /// The same behind another gate.
     async fn behind<A: Answer>(
         &self,
         gate: Result<()>,
@@ -230,12 +220,13 @@ fn asked_for(asks: &[ClaimAsk]) -> usize {
 }
 
 /// Implements parts of the contract: a row for each method. A call concerns one job, or as many as the list
-/// behind `each` has elements, or as many as the function in brackets says. A row that is `#[early]` may be called before
-/// the store is open, once it is migrated. What is behind a part's `+` is written out.
+/// behind `each` has elements, or as many as the function in brackets says. It is measured under the method's name, or under the one
+/// behind `as`. A row that is `#[early]` may be called before the store is open, once it is migrated. What is behind a part's `+` is
+/// written out.
 macro_rules! metered {
     ($($part:ident {
         $($(#[$early:ident])? $name:ident($($arg:ident: $type:ty),*) -> $answer:ty
-            $(, each $list:ident $(($jobs:path))?)?;)*
+            $(, each $list:ident $(($jobs:path))?)? $(, as $label:literal)?;)*
     } $(+ { $($written_out:tt)* })?)*) => {
         $(
             #[async_trait]
@@ -245,7 +236,8 @@ macro_rules! metered {
                         let elements = metered!(@elements $($list)?);
                         let jobs = metered!(@jobs $($list $($jobs)?)?);
                         let gate = metered!(@gate self $($early)?);
-                        self.behind(gate, stringify!($name), elements, jobs, self.inner.$name($($arg),*)).await
+                        let name = metered!(@name $name $($label)?);
+                        self.behind(gate, name, elements, jobs, self.inner.$name($($arg),*)).await
                     }
                 )*
                 $($($written_out)*)?
@@ -254,6 +246,8 @@ macro_rules! metered {
     };
     (@gate $self:ident) => { $self.check_open() };
     (@gate $self:ident early) => { $self.check_migrated() };
+    (@name $name:ident) => { stringify!($name) };
+    (@name $name:ident $label:literal) => { $label };
     (@elements) => { 1 };
     (@elements $list:ident) => { $list.len() };
     (@jobs) => { 1 };
@@ -262,6 +256,73 @@ macro_rules! metered {
 }
 
 metered! {
+    Store {
+        ping() -> Result<Instant>;
+        confirm(since: Term) -> Result<()>;
+        prune(limit: usize) -> Result<u64>;
+    } + {
+        fn system(&self) -> &'static str {
+            self.inner.system()
+        }
+
+        async fn migrate(&self) -> Result<Vec<String>> {
+            let run = self.inner.migrate().await?;
+            self.migrated.store(true, Ordering::Release);
+            Ok(run)
+        }
+
+        fn term(&self) -> Term {
+            self.inner.term()
+        }
+
+        fn now(&self) -> Result<Timestamp> {
+            self.check_open()?;
+            self.inner.now()
+        }
+
+        fn ends_alone(&self, id: &JobId, claim: &Claim) -> Option<(QueueName, Timestamp)> {
+            self.check_open().ok()?;
+            self.inner.ends_alone(id, claim)
+        }
+
+        fn ahead_ms(&self) -> u64 {
+            self.inner.ahead_ms()
+        }
+
+        async fn close(&self) {
+            self.inner.close().await;
+        }
+    }
+    Settings {
+        save_all_settings(changes: &[SettingsChange]) -> Result<Vec<Saved>>, each changes, as "save_settings";
+    } + {
+        async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
+            self.check_migrated()?;
+            let settings = self.measured("settings", 1, self.inner.settings(known)).await?;
+            self.open.store(true, Ordering::Release);
+            Ok(settings)
+        }
+    }
+    Signals {
+        servers() -> Result<Vec<KnownServer>>;
+        #[early] join() -> Result<()>;
+    } + {
+        fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
+            let count = |heard: &SignalEvent| match heard {
+                SignalEvent::Received { signal, .. } => telemetry::signal_heard(signal.kind()),
+                SignalEvent::Subscribed => telemetry::listening_begins(),
+            };
+            let signals = self.inner.signals()?;
+            telemetry::signals_known(&Signal::KINDS);
+            Some(Box::pin(signals.inspect(count)))
+        }
+
+        async fn signal(&self, signal: &Signal) -> Result<()> {
+            self.behind(self.check_open(), "signal", 1, 1, self.inner.signal(signal)).await?;
+            telemetry::signal_told(signal.kind());
+            Ok(())
+        }
+    }
     Jobs {
         push(jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result<Pushed>>, each jobs;
         claim(asks: &[ClaimAsk], rules: &Rules) -> Claims, each asks (asked_for);
@@ -401,94 +462,5 @@ metered! {
         import_audit(rows: Vec<AuditRow>) -> Vec<Result<Imported>>, each rows;
         #[early] restoring() -> Result<Option<RestoreMark>>;
         #[early] mark_restoring(seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool>;
-    }
-}
-
-#[async_trait]
-impl Store for Metered {
-    fn system(&self) -> &'static str {
-        self.inner.system()
-    }
-
-    async fn migrate(&self) -> Result<Vec<String>> {
-        let run = self.inner.migrate().await?;
-        self.migrated.store(true, Ordering::Release);
-        Ok(run)
-    }
-
-    async fn ping(&self) -> Result<Instant> {
-        self.call("ping", 1, 1, self.inner.ping()).await
-    }
-
-    fn term(&self) -> Term {
-        self.inner.term()
-    }
-
-    async fn confirm(&self, since: Term) -> Result<()> {
-        self.call("confirm", 1, 1, self.inner.confirm(since)).await
-    }
-
-    fn now(&self) -> Result<Timestamp> {
-        self.check_open()?;
-        self.inner.now()
-    }
-
-    fn ends_alone(&self, id: &JobId, claim: &Claim) -> Option<(QueueName, Timestamp)> {
-        self.check_open().ok()?;
-        self.inner.ends_alone(id, claim)
-    }
-
-    fn ahead_ms(&self) -> u64 {
-        self.inner.ahead_ms()
-    }
-
-    async fn prune(&self, limit: usize) -> Result<u64> {
-        self.call("prune", 1, 1, self.inner.prune(limit)).await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
-    }
-}
-
-#[async_trait]
-impl Settings for Metered {
-    async fn settings(&self, known: Option<i64>) -> Result<Option<SettingsSnapshot>> {
-        self.check_migrated()?;
-        let settings = self.measured("settings", 1, self.inner.settings(known)).await?;
-        self.open.store(true, Ordering::Release);
-        Ok(settings)
-    }
-
-    async fn save_all_settings(&self, changes: &[SettingsChange]) -> Result<Vec<Saved>> {
-        self.call("save_settings", 1, changes.len(), self.inner.save_all_settings(changes)).await
-    }
-}
-
-#[async_trait]
-impl Signals for Metered {
-    fn signals(&self) -> Option<BoxStream<'static, SignalEvent>> {
-        let count = |heard: &SignalEvent| match heard {
-            SignalEvent::Received { signal, .. } => telemetry::signal_heard(signal.kind()),
-            SignalEvent::Subscribed => telemetry::listening_begins(),
-        };
-        let signals = self.inner.signals()?;
-        telemetry::signals_known(&Signal::KINDS);
-        Some(Box::pin(signals.inspect(count)))
-    }
-
-    async fn servers(&self) -> Result<Vec<KnownServer>> {
-        self.call("servers", 1, 1, self.inner.servers()).await
-    }
-
-    async fn join(&self) -> Result<()> {
-        self.check_migrated()?;
-        self.measured("join", 1, self.inner.join()).await
-    }
-
-    async fn signal(&self, signal: &Signal) -> Result<()> {
-        self.call("signal", 1, 1, self.inner.signal(signal)).await?;
-        telemetry::signal_told(signal.kind());
-        Ok(())
     }
 }
