@@ -1,26 +1,33 @@
-//! Claims that may bring a lot take turns.
+//! What claims bring together is bounded.
 //!
-//! What a claim brings is known only once it is in memory, and counts in the budget only once a response has it. So those of which a lot may
-//! come run a few at a time, from before they are sent until the response has their jobs. How much may come is judged by how large the jobs
-//! were that the last claim of the queue has brought. Of few jobs it cannot be a lot, and nothing is looked up. A queue whose jobs have
-//! become large since is claimed from once without a turn: what that may bring the store bounds.
+//! What a claim brings is known only once it is in memory, and counts in the budget only once a response has it. So each takes a part of a
+//! fixed sum before it is sent: for as much as it may bring, judged by how large the jobs were that the last claim of its queue has brought.
+//! Once it is known what came, the rest of its part is given back; what is kept ends with the response. One that cannot bring much takes
+//! none. No queue has more than half of the sum, so that one whose claims take long leaves room for those of others. A queue whose jobs have become
+//! large since is claimed from once with too small a part: what that may bring the store bounds.
+//!
+//! A call that has jobs already never waits for a part, so that no two wait for each other.
 
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::once::TURN_WAIT;
 use super::{Error, Result};
 use crate::job::QueueName;
 
-/// How many claims of which a lot may come run at once.
-const TURNS: usize = 4;
-/// From how many bytes on that is a lot.
-const LOT: usize = 4 << 20;
-/// How many of the jobs of a claim are looked at.
-const LOOKED_AT: usize = 16;
+/// What all claims may bring together, in bytes, before their responses have it.
+const SUM: usize = 64 << 20;
+/// The sum is divided into units of so many bytes. Claims of no more take none.
+const UNIT: usize = 64 << 10;
+/// A claim brings no more, but for one job: the stores read no more at once.
+const CLAIM_MAX: usize = 16 << 20;
+/// Queues are divided among so many shares, each of half of the sum.
+const SHARES: usize = 32;
+/// How many of the jobs of a claim are measured.
+const MEASURED_MAX: usize = 16;
 /// For how long after a claim its jobs say how large those of the next one are.
 const KNOWN_FOR: Duration = Duration::from_secs(600);
 /// For how long a queue of which no job was seen is taken to have none.
@@ -30,12 +37,30 @@ const NOTED_EVERY: Duration = Duration::from_secs(1);
 /// Of how many queues it is known.
 const QUEUES_MAX: usize = 10_000;
 
-/// The turn of a claim, which ends with the last share of it.
-pub(super) type Turn = Arc<OwnedSemaphorePermit>;
+fn units(bytes: usize) -> usize {
+    bytes.min(CLAIM_MAX).div_ceil(UNIT)
+}
+
+/// The part of a claim, which ends with the last share of it.
+#[derive(Clone)]
+pub(super) struct Part(Arc<Mutex<[OwnedSemaphorePermit; 2]>>);
+
+impl Part {
+    /// Gives back what is not needed for so many bytes.
+    pub fn shrink(&self, bytes: usize) {
+        let mut permits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for permit in &mut *permits {
+            let surplus = permit.num_permits().saturating_sub(units(bytes));
+            drop(permit.split(surplus));
+        }
+    }
+}
 
 /// See the module's documentation.
 pub(super) struct LargeClaims {
-    turns: Arc<Semaphore>,
+    sum: Arc<Semaphore>,
+    shares: [Arc<Semaphore>; SHARES],
+    hasher: RandomState,
     /// How large jobs are of which nothing is known.
     payload_bytes: usize,
     queues: RwLock<HashMap<QueueName, Known>>,
@@ -58,52 +83,84 @@ impl Known {
 impl LargeClaims {
     /// Nothing is known of any queue; payloads have so many bytes at most.
     pub fn new(payload_bytes: usize) -> Self {
-        Self { turns: Arc::new(Semaphore::new(TURNS)), payload_bytes, queues: RwLock::default() }
+        let semaphore = |bytes: usize| Arc::new(Semaphore::new(bytes / UNIT));
+        Self {
+            sum: semaphore(SUM),
+            shares: std::array::from_fn(|_| semaphore(SUM / 2)),
+            hasher: RandomState::new(),
+            payload_bytes,
+            queues: RwLock::default(),
+        }
     }
 
-    /// Returns whether a lot may come of so many jobs, however large the queue's are.
+    /// Returns whether much may come of so many jobs, however large the queue's are.
     fn may_be_any(&self, count: usize) -> bool {
-        count.saturating_mul(self.payload_bytes) > LOT
+        count.saturating_mul(self.payload_bytes) > UNIT
     }
 
     fn known(&self, queue: &QueueName) -> Option<Known> {
-        let queues = self.queues.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         queues.get(queue).copied().filter(Known::lasts)
     }
 
-    /// Returns whether a lot may come of a claim of so many jobs, which needs a turn then.
-    pub fn may_be(&self, queue: &QueueName, count: usize) -> bool {
-        self.may_be_any(count)
-            && self.known(queue).is_none_or(|known| count.saturating_mul(known.bytes) > LOT)
+    /// Returns how many units a claim of so many jobs needs.
+    fn needs(&self, queue: &QueueName, count: usize) -> usize {
+        if !self.may_be_any(count) {
+            return 0;
+        }
+        let bytes = self.known(queue).map_or(self.payload_bytes, |known| known.bytes);
+        let bytes = count.saturating_mul(bytes);
+        if bytes > UNIT { units(bytes) } else { 0 }
     }
 
-    /// A claim of so many jobs has brought jobs of these sizes.
+    /// A claim of so many jobs has brought jobs of these sizes; none: also where it failed.
     pub fn note(&self, queue: &QueueName, count: usize, sizes: impl Iterator<Item = usize>) {
         if !self.may_be_any(count) {
             return;
         }
         let before = self.known(queue);
         // Of an empty queue it stays known how large its jobs were.
-        let bytes = sizes.take(LOOKED_AT).max().or(before.map(|before| before.bytes)).unwrap_or(0);
+        let bytes = sizes.take(MEASURED_MAX).max().or(before.map(|before| before.bytes)).unwrap_or(0);
         if before.is_some_and(|before| bytes <= before.bytes && before.at.elapsed() < NOTED_EVERY) {
             return;
         }
-        let mut queues = self.queues.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut queues = self.queues.write().unwrap_or_else(PoisonError::into_inner);
         if queues.len() >= QUEUES_MAX && !queues.contains_key(queue) {
-            queues.clear();
+            queues.retain(|_, known| known.lasts());
+            let (full, mut stays) = (queues.len() >= QUEUES_MAX, false);
+            queues.retain(|_, _| {
+                stays = !stays;
+                stays || !full
+            });
         }
         queues.insert(queue.clone(), Known { bytes, at: Instant::now() });
     }
 
-    /// Returns a turn, if there is one now.
-    pub fn try_turn(&self) -> Option<Turn> {
-        self.turns.clone().try_acquire_owned().ok().map(Arc::new)
-    }
-
-    /// Waits for a turn, for a while.
-    pub async fn turn(&self) -> Result<Turn> {
-        let turn = tokio::time::timeout(TURN_WAIT, self.turns.clone().acquire_owned()).await;
-        turn.ok().and_then(std::result::Result::ok).map(Arc::new).ok_or(Error::NoRoom)
+    /// Takes the part of a claim of so many jobs: `None` where it needs none. `patience`: for how long it waits for one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] where the others have the sum until then.
+    pub async fn part(&self, queue: &QueueName, count: usize, patience: Duration) -> Result<Option<Part>> {
+        let units = u32::try_from(self.needs(queue, count)).unwrap_or(u32::MAX);
+        if units == 0 {
+            return Ok(None);
+        }
+        let share = &self.shares[self.hasher.hash_one(queue) as usize % SHARES];
+        if let (Ok(share), Ok(sum)) =
+            (share.clone().try_acquire_many_owned(units), self.sum.clone().try_acquire_many_owned(units))
+        {
+            return Ok(Some(Part(Arc::new(Mutex::new([share, sum])))));
+        }
+        if patience.is_zero() {
+            return Err(Error::NoRoom);
+        }
+        let both = async {
+            let share = share.clone().acquire_many_owned(units).await.ok()?;
+            Some([share, self.sum.clone().acquire_many_owned(units).await.ok()?])
+        };
+        let both = tokio::time::timeout(patience, both).await.ok().flatten().ok_or(Error::NoRoom)?;
+        Ok(Some(Part(Arc::new(Mutex::new(both)))))
     }
 }
 
@@ -111,36 +168,76 @@ impl LargeClaims {
 mod tests {
     use super::*;
 
+    const MIB: usize = 1 << 20;
+
+    fn queue(name: &str) -> QueueName {
+        name.parse().unwrap()
+    }
+
     #[test]
     fn a_claim_is_judged_by_the_jobs_of_the_one_before() {
-        let claims = LargeClaims::new(1 << 20);
-        let (queue, other): (QueueName, QueueName) = ("q".parse().unwrap(), "other".parse().unwrap());
-        assert!(!claims.may_be(&queue, 4), "it cannot be a lot");
-        assert!(claims.may_be(&queue, 5), "nothing is known");
-        claims.note(&queue, 1, [10].into_iter());
-        assert!(claims.may_be(&queue, 5), "of a claim that cannot be large nothing is noted");
+        let claims = LargeClaims::new(MIB);
+        let (queue, other) = (queue("q"), queue("other"));
+        assert_eq!(claims.needs(&queue, 1), units(MIB), "nothing is known");
+        assert_eq!(claims.needs(&queue, 1000), units(CLAIM_MAX), "the store brings no more");
         claims.note(&queue, 5, [10, 1000, 10].into_iter());
-        assert!(!claims.may_be(&queue, 1000) && claims.may_be(&other, 1000));
-        claims.note(&queue, 1000, [1 << 20].into_iter());
-        assert!(claims.may_be(&queue, 5), "they are larger by now");
+        assert_eq!((claims.needs(&queue, 50), claims.needs(&other, 50)), (0, units(CLAIM_MAX)));
+        assert_eq!(claims.needs(&queue, 1000), units(1_000_000));
+        claims.note(&queue, 1000, [MIB].into_iter());
+        assert_eq!(claims.needs(&queue, 2), units(2 * MIB), "they are larger by now");
         claims.note(&queue, 1000, std::iter::empty());
-        assert!(claims.may_be(&queue, 5), "that it is empty says nothing of the next ones");
+        assert_eq!(claims.needs(&queue, 2), units(2 * MIB), "that it is empty says nothing of the next ones");
         claims.note(&other, 1000, std::iter::empty());
-        assert!(!claims.may_be(&other, 1000), "it was empty just now");
-        assert!(!LargeClaims::new(1000).may_be(&queue, 1000), "no payload is large");
+        assert_eq!(claims.needs(&other, 1000), 0, "it was empty, or failed, just now");
+        assert_eq!(LargeClaims::new(60).needs(&queue, 1000), 0, "no payload is large");
+    }
+
+    #[test]
+    fn few_queues_are_known() {
+        let claims = LargeClaims::new(MIB);
+        for n in 0..QUEUES_MAX + 5 {
+            claims.note(&queue(&format!("q{n}")), 1, [n].into_iter());
+        }
+        let known = claims.queues.read().unwrap().len();
+        assert!((QUEUES_MAX / 2..=QUEUES_MAX).contains(&known), "{known}");
     }
 
     #[tokio::test]
-    async fn a_few_claims_have_turns() {
-        let claims = LargeClaims::new(1 << 20);
-        let turns: Vec<Turn> = (0..TURNS).map(|_| claims.try_turn().unwrap()).collect();
-        assert!(claims.try_turn().is_none());
-        let mut waits = Box::pin(claims.turn());
-        assert!(futures::poll!(&mut waits).is_pending());
-        let kept = turns[0].clone();
-        drop(turns);
-        assert!(waits.await.is_ok());
+    async fn claims_share_the_sum_and_give_back_what_they_do_not_need() {
+        let claims = LargeClaims::new(MIB);
+        let now = Duration::ZERO;
+        let (first, second) = (queue("q"), queue("q"));
+        let part = async |queue: &QueueName| claims.part(queue, 1000, now).await;
+        let held = [part(&first).await.unwrap(), part(&second).await.unwrap()];
+        assert!(part(&first).await.is_err(), "a queue has half of the sum");
+        let mut others = Vec::new();
+        for n in 0..1000 {
+            others.extend(part(&queue(&format!("other{n}"))).await.ok());
+        }
+        assert_eq!(others.len(), 2, "others have the rest");
+        assert_eq!(claims.sum.available_permits(), 0);
+        let kept = held[0].clone().unwrap();
+        kept.shrink(3 * UNIT + 1);
+        assert_eq!(claims.sum.available_permits(), units(CLAIM_MAX) - 4);
+        kept.shrink(CLAIM_MAX);
+        assert_eq!(claims.sum.available_permits(), units(CLAIM_MAX) - 4, "nothing is taken again");
+        drop((held, others));
+        assert_eq!(claims.sum.available_permits(), SUM / UNIT - 4, "the last share keeps it");
         drop(kept);
-        assert_eq!(claims.turns.available_permits(), TURNS);
+        assert_eq!(claims.sum.available_permits(), SUM / UNIT);
+        assert!(claims.shares.iter().all(|share| share.available_permits() == SUM / 2 / UNIT));
+    }
+
+    #[tokio::test]
+    async fn who_has_patience_gets_the_next_part() {
+        let claims = LargeClaims::new(MIB);
+        let q = queue("q");
+        let held = [(); 2].map(|()| claims.part(&q, 1000, Duration::ZERO));
+        let held = futures::future::try_join_all(held).await.unwrap();
+        let mut waits = Box::pin(claims.part(&q, 1000, Duration::from_secs(600)));
+        assert!(futures::poll!(&mut waits).is_pending());
+        assert!(claims.part(&q, 1, Duration::from_millis(1)).await.is_err());
+        drop(held);
+        assert!(waits.await.unwrap().is_some());
     }
 }

@@ -8,7 +8,8 @@
 //! | `reserve` | reserve and pop: claiming, waiting, giving back what its client did not receive |
 //! | `delivery` | jobs on their way to a client |
 //! | `ask` | what a reserve or pop asks for |
-//! | `large` | the turns of claims that may bring a lot |
+//! | `claiming` | claims from several queues, one after the other |
+//! | `large` | what claims bring together is bounded |
 //! | `once` | reserves with an `Idempotency-Key` |
 //! | `keyed`, `keyed_pop` | other calls with one: done once, and answered alike each time |
 //! | `settle` | commit, rollback, extend, move; the repeats of lost responses |
@@ -58,6 +59,7 @@ mod board;
 mod bulk;
 mod census;
 mod changes;
+mod claiming;
 mod configure;
 mod credential;
 mod delivery;

@@ -9,27 +9,26 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::ask::{PopAsk, ReserveAsk};
+use super::claiming::By;
 use super::delivery::Delivery;
 use super::keyed_pop::PopOnce;
-use super::large::Turn;
 use super::meter::Event;
 use super::once::{Once, TURN_WAIT};
 use super::rounds::{Item, Limits, Rounds};
 use super::turns::Turns;
+use super::waiters::Ticket;
 use super::{Error, Queues, Result, Shared};
 use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::transition::Operation;
 use crate::job::{Caller, Claim, Job, JobId, QueueName, QueuePattern, Reservation, State, WorkerName};
 use crate::store::hold;
-use crate::store::{self, Change, ClaimAsk, Claims, StoreError, Weight as _};
+use crate::store::{self, Change, ClaimAsk, Claims, StoreError};
 use crate::telemetry::trace;
 
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
-/// The most jobs of one while memory for responses is short.
-const COUNT_WHILE_SHORT: usize = 100;
-/// After how long a call that waits looks again whether there is memory for its response.
+/// After how long a call that waits checks again whether there is memory for its response.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 /// The longest that a reserve or pop may wait, in milliseconds.
 pub const WAIT_MAX_MS: u64 = 60_000;
@@ -55,35 +54,15 @@ enum Purpose {
     PopOnce(PopOnce),
 }
 
-/// By which claim jobs are won.
-#[derive(Clone, Copy)]
-enum By<'a> {
-    /// That of the round, which others share.
-    Round,
-    /// That of a keyed request.
-    Request(&'a Claim),
-    /// That of a settle which takes them with it.
-    Settle(&'a Claim),
-}
-
-impl<'a> By<'a> {
-    fn claim(self) -> Option<&'a Claim> {
-        match self {
-            Self::Round => None,
-            Self::Request(claim) | Self::Settle(claim) => Some(claim),
-        }
-    }
-}
-
 /// A request for jobs of the queue in whose lane it travels.
 pub(super) struct Wanted {
-    count: usize,
+    pub count: usize,
     /// The claim of a keyed request or of a settle; others share that of their round.
     pub claim: Option<Claim>,
-    lease_ms: u64,
-    yields: bool,
-    worker: Option<WorkerName>,
-    pop: bool,
+    pub lease_ms: u64,
+    pub yields: bool,
+    pub worker: Option<WorkerName>,
+    pub pop: bool,
 }
 
 /// What a round has come to for one request.
@@ -172,9 +151,9 @@ impl Queues {
         self.take(ask, Purpose::ReserveNext(claim)).await
     }
 
-    /// Claims once, while the settle is carried out that this claim belongs to.
+    /// Claims once, while the settle is carried out that this claim belongs to, and which waits for nothing else.
     pub(super) async fn claim_beside(&self, ask: &ReserveAsk, claim: &Claim) -> Result<Delivery> {
-        Ok(self.claim_from_queues(ask, By::Settle(claim), false).await?.0)
+        Ok(self.claim_from_queues(ask, By::Settle(claim), false, Duration::ZERO).await?.0)
     }
 
     /// Takes jobs away: each is delivered at most once.
@@ -217,31 +196,26 @@ impl Queues {
         if ticket.is_some() {
             hold::release(); // what came with the request is parsed, and a settle is done
         }
+        // Who waits tries again, and lets others go on meanwhile; the response of a settle waits for nothing else.
+        let is_at_once = ticket.is_some() || matches!(purpose, Purpose::ReserveNext(_));
+        let patience = if is_at_once { Duration::ZERO } else { TURN_WAIT };
         loop {
             // A stop ends what waits. A call that does not wait is carried out: empty, its response says that no job is ready.
             if ask.wait_ms > 0 && self.is_draining() {
                 return Ok(Vec::new());
             }
-            if !ask.room.is_left() {
-                // Who waits goes on waiting: one wake-up would else throw out all, one after the other.
-                let until = deadline.min(Instant::now() + NO_ROOM_PAUSE);
-                if ticket.is_none() || until == deadline {
-                    return Err(Error::NoRoom);
-                }
-                tokio::time::sleep_until(until).await;
-                self.check_credential(&ask.credential)?;
-                continue;
-            }
-            if let Some(ticket) = &ticket {
-                ticket.begin_query();
-            }
-            let jobs = match self.claim(ask, purpose.clone()).await {
-                // Others have taken the room that there was.
-                Err(Error::NoRoom) if ticket.is_some() && Instant::now() < deadline => {
-                    self.check_credential(&ask.credential)?;
+            let claimed = if ask.room.is_left() {
+                ticket.iter().for_each(Ticket::begin_query);
+                self.claim(ask, purpose.clone(), patience).await
+            } else {
+                Err(Error::NoRoom)
+            };
+            let jobs = match (claimed, &ticket) {
+                (Err(Error::NoRoom), Some(ticket)) => {
+                    self.pause_without_room(ask, ticket, deadline).await?;
                     continue;
                 }
-                claimed => claimed?,
+                (claimed, _) => claimed?,
             };
             let Some(ticket) = &ticket else {
                 return if jobs.is_empty() && ask.wait_ms > 0 {
@@ -267,25 +241,47 @@ impl Queues {
         }
     }
 
-    /// Claims once.
-    async fn claim(&self, ask: &ReserveAsk, purpose: Purpose) -> Result<Vec<Job>> {
+    /// Lets a call that waits pause where there is no room for what it asks for: one wake-up would else throw out all, one after the other.
+    /// Others, which may ask for less, get its wake-ups meanwhile.
+    async fn pause_without_room(
+        &self,
+        ask: &ReserveAsk,
+        ticket: &Ticket<'_>,
+        deadline: Instant,
+    ) -> Result<()> {
+        let until = Instant::now() + NO_ROOM_PAUSE;
+        if until >= deadline {
+            return Err(Error::NoRoom);
+        }
+        ticket.leave();
+        tokio::select! {
+            () = tokio::time::sleep_until(until) => {}
+            () = self.0.draining.cancelled() => {}
+        }
+        ticket.return_to_line();
+        self.check_credential(&ask.credential)
+    }
+
+    /// Claims once. `patience`: for how long it waits for its part of the memory.
+    async fn claim(&self, ask: &ReserveAsk, purpose: Purpose, patience: Duration) -> Result<Vec<Job>> {
         let jobs = match purpose {
-            Purpose::Reserve => self.claim_from_queues(ask, By::Round, false).await?.0.hand_over(),
+            Purpose::Reserve => self.claim_from_queues(ask, By::Round, false, patience).await?.0.hand_over(),
             Purpose::ReserveNext(claim) => {
-                self.claim_from_queues(ask, By::Settle(&claim), false).await?.0.hand_over()
+                self.claim_from_queues(ask, By::Settle(&claim), false, patience).await?.0.hand_over()
             }
             Purpose::Pop => {
-                let (won, _turn) = self.claim_from_queues(ask, By::Round, true).await?;
+                let (won, _parts) = self.claim_from_queues(ask, By::Round, true, patience).await?;
                 let jobs = won.hand_over();
                 faults::point("pop.claimed").await;
                 self.finish_pop(&jobs).await?
             }
-            Purpose::ReserveOnce(once) => return self.claim_once(ask, once).await,
+            Purpose::ReserveOnce(once) => return self.claim_once(ask, once, patience).await,
             Purpose::PopOnce(once) => {
                 let (this, ask) = (self.clone(), ask.clone());
                 // In a task that outlives the client: what it has claimed is answered, or given back.
                 let popping = hold::spawn(trace::carrying(async move {
-                    let (won, _turn) = this.claim_from_queues(&ask, By::Request(&once.claim), true).await?;
+                    let by = By::Request(&once.claim);
+                    let (won, _parts) = this.claim_from_queues(&ask, by, true, patience).await?;
                     let jobs = won.hand_over();
                     faults::point("pop.claimed").await;
                     this.finish_pop_once(jobs, once).await
@@ -299,11 +295,12 @@ impl Queues {
 
     /// Claims once for an idempotent request, in a task that outlives the client: what it wins waits for a
     /// repeat.
-    async fn claim_once(&self, ask: &ReserveAsk, once: Once) -> Result<Vec<Job>> {
+    async fn claim_once(&self, ask: &ReserveAsk, once: Once, patience: Duration) -> Result<Vec<Job>> {
         let (this, ask) = (self.clone(), ask.clone());
         let claiming = hold::spawn(trace::carrying(async move {
             let guard = once.claiming().await;
-            let (won, _turn) = this.claim_from_queues(&ask, By::Request(once.claim()), false).await?;
+            let by = By::Request(once.claim());
+            let (won, _parts) = this.claim_from_queues(&ask, by, false, patience).await?;
             let jobs = won.hand_over();
             faults::point("request.claimed").await;
             let jobs = guard.won(jobs).await?;
@@ -344,79 +341,6 @@ impl Queues {
         resume.into_iter().for_each(|(queue, at)| self.resume_at(queue, at));
         let is_left = |jobs: &[Job]| jobs.is_empty() && again.contains(&queue);
         won.into_iter().map(|won| won.map(|jobs| Won { is_again: is_left(&jobs), jobs })).collect()
-    }
-
-    /// Claims from the queues, one after the other. Where that may be a lot it has a turn, which is kept until a response has the jobs.
-    async fn claim_from_queues(
-        &self,
-        ask: &ReserveAsk,
-        by: By<'_>,
-        pop: bool,
-    ) -> Result<(Delivery, Option<Turn>)> {
-        let (rules, claim, is_marked) = (self.rules(), by.claim(), matches!(by, By::Settle(_)));
-        let max_bytes = ask.max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let (queues, room) = (self.clone(), ask.room.clone());
-        let mut delivery = Delivery { queues, room, max_bytes, is_marked, won: Vec::new(), coming: None };
-        let mut from = self.expand(&ask.queues).await?.into_iter().peekable();
-        let (mut turn, mut is_again, began) = (None, false, Instant::now());
-        while let Some(queue) = from.peek() {
-            // What does not fit would be claimed for nothing, and be missing elsewhere meanwhile.
-            let (before, is_short) = (delivery.won.len(), delivery.is_short());
-            let most = if is_short { ask.count.min(COUNT_WHILE_SHORT) } else { ask.count };
-            if before >= most || delivery.is_full() {
-                break;
-            }
-            let count = delivery.more(most - before);
-            if turn.is_none() && self.0.large.may_be(queue, count) {
-                turn = self.large_turn(ask, before > 0).await?;
-                match turn {
-                    Some(_) => continue, // there may be less room by now
-                    None => break,
-                }
-            }
-            let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(queue));
-            let (yields, worker) = (ask.lease_ms.is_none(), ask.worker.clone());
-            let wanted = Wanted { count, claim: claim.cloned(), lease_ms, yields, worker, pop };
-            let claimed = match turn.clone() {
-                None => delivery.claim(queue.clone(), wanted, is_again).await,
-                Some(turn) => hold::keeping(turn, delivery.claim(queue.clone(), wanted, is_again)).await,
-            };
-            match claimed {
-                Ok(is_left) => is_again = is_left,
-                Err(error) if delivery.won.is_empty() => return Err(error),
-                Err(_) => break, // what other queues gave is not lost to an error of this one
-            }
-            if is_again {
-                if !delivery.won.is_empty() {
-                    break;
-                }
-                // Others have got large jobs. It is sent again while there is room for more of them, but not for ever.
-                if !ask.room.is_left() || began.elapsed() >= TURN_WAIT {
-                    return Err(Error::NoRoom);
-                }
-                continue;
-            }
-            self.0.large.note(queue, count, delivery.won[before..].iter().map(Job::weight));
-            // Where as many came as were asked for, there may be more. But the claims of a keyed request are all one claim: where a
-            // later one of the same queue fails, what it has won is found by that, and with it what the others have won.
-            let is_last = (delivery.max_bytes.is_none() && !is_short) || claim.is_some();
-            if is_last || delivery.won.len() - before < count {
-                from.next();
-            }
-        }
-        delivery.cut();
-        Ok((delivery, turn))
-    }
-
-    /// Returns a turn for a claim of which a lot may come. None where it would have to wait for one, and has some jobs already.
-    async fn large_turn(&self, ask: &ReserveAsk, has_some: bool) -> Result<Option<Turn>> {
-        let turn = self.0.large.try_turn();
-        if turn.is_some() || has_some {
-            return Ok(turn);
-        }
-        let turn = self.0.large.turn().await?;
-        // Those before it may have taken all the room that there was.
-        if ask.room.is_left() { Ok(Some(turn)) } else { Err(Error::NoRoom) }
     }
 
     /// Finishes the jobs that a pop holds, and returns them without those that it lost in the meantime.

@@ -62,7 +62,7 @@ struct WakeUp {
     /// Whether there may be more jobs than this waiter takes: if it finds some, the next waiters are woken,
     /// too.
     more: bool,
-    /// Whether other servers learn of these jobs without this one: they get the same signal, or look themselves.
+    /// Whether other servers learn of these jobs without this one: they get the same signal, or query the store themselves.
     is_known_elsewhere: bool,
 }
 
@@ -326,7 +326,31 @@ impl Ticket<'_> {
         let woken = lock(&self.waiter.woken_for).take();
         if woken.is_some() {
             lock(&self.waiters.register).insert(self.number, &self.waiter);
-            *lock(&self.querying) = woken;
+            // A query before this one may have failed, and its wake-up is unused.
+            let unused = std::mem::replace(&mut *lock(&self.querying), woken);
+            self.pass_on(unused);
+        }
+    }
+
+    /// The waiter cannot query for a while: others get what wakes it, until it [returns](Self::return_to_line).
+    pub fn leave(&self) {
+        lock(&self.waiters.register).remove(self.number, &self.waiter);
+        // Taken in a statement of its own: the next waiter must not be woken under this lock.
+        let unused = [lock(&self.waiter.woken_for).take(), lock(&self.querying).take()];
+        self.pass_on(unused.into_iter().flatten());
+    }
+
+    /// The waiter is going to query, and has its old place.
+    pub fn return_to_line(&self) {
+        lock(&self.waiters.register).insert(self.number, &self.waiter);
+    }
+
+    fn pass_on(&self, unused: impl IntoIterator<Item = WakeUp>) {
+        for wake_up in unused {
+            let woken = self.waiters.deliver(&wake_up, 1);
+            if !wake_up.more {
+                self.waiters.peers.note_ready(&wake_up.queue, 1 - woken);
+            }
         }
     }
 
@@ -357,15 +381,7 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        lock(&self.waiters.register).remove(self.number, &self.waiter);
-        // Taken in a statement of its own: the next waiter must not be woken under this lock.
-        let unused = [lock(&self.waiter.woken_for).take(), lock(&self.querying).take()];
-        for wake_up in unused.into_iter().flatten() {
-            let woken = self.waiters.deliver(&wake_up, 1);
-            if !wake_up.more {
-                self.waiters.peers.note_ready(&wake_up.queue, 1 - woken);
-            }
-        }
+        self.leave();
     }
 }
 

@@ -72,6 +72,40 @@ fn a_wake_up_that_its_waiter_uses_otherwise_goes_on() {
 }
 
 #[test]
+fn a_waiter_that_cannot_query_leaves_its_wake_ups_to_others() {
+    let waiters = Waiters::default();
+    let (a, b): (QueueName, QueueName) = ("a".parse().unwrap(), "b".parse().unwrap());
+    let both = list(&["a", "b"]);
+    let (first, second) = (waiters.register(&both, false), waiters.register(&one("a"), false));
+    waiters.wake(&a, 1);
+    first.begin_query();
+    first.leave();
+    assert!(is_woken(&second), "it has left in its query");
+    waiters.wake(&b, 1);
+    first.return_to_line();
+    second.begin_query();
+    let third = waiters.register(&one("b"), false);
+    waiters.wake(&b, 1);
+    first.begin_query();
+    waiters.wake(&b, 1);
+    assert!(is_woken(&first) && !is_woken(&third), "it has its old place");
+}
+
+#[test]
+fn the_wake_up_of_a_query_that_failed_goes_on() {
+    let waiters = Waiters::default();
+    let (a, b): (QueueName, QueueName) = ("a".parse().unwrap(), "b".parse().unwrap());
+    let (first, second) = (waiters.register(&list(&["a", "b"]), false), waiters.register(&one("a"), false));
+    waiters.wake(&a, 1);
+    first.begin_query();
+    waiters.wake(&b, 1);
+    first.begin_query();
+    first.end_query([&b].into_iter());
+    drop(first);
+    assert!(is_woken(&second));
+}
+
+#[test]
 fn a_waiter_that_was_woken_in_turn_and_found_jobs_wakes_the_next() {
     let waiters = Waiters::default();
     let queue: QueueName = "a".parse().unwrap();
@@ -106,7 +140,7 @@ fn what_is_waited_for_is_known_without_repeats() {
 }
 
 #[test]
-fn a_wake_up_while_looking_is_not_lost() {
+fn a_wake_up_during_a_query_is_not_lost() {
     let waiters = Waiters::default();
     let ticket = waiters.register(&one("a"), false);
     ticket.begin_query();
