@@ -88,7 +88,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let readiness = Readiness::default();
     let maintenance = Maintenance::new(queues.clone(), readiness.clone());
     let mut driver = Driver::default();
-    driver.start(background::metrics_upkeep(metrics.clone()));
+    driver.start(background::histogram_drain(metrics.clone()));
     let server = ServerInfo {
         readiness: readiness.clone(),
         tasks: driver.statuses(),

@@ -71,10 +71,10 @@ pub fn start(driver: &mut Driver, maintenance: &Arc<Maintenance>, options: Optio
     }
 }
 
-/// Keeps the metrics small: what was observed since the last run becomes part of the histograms. Otherwise
+/// Keeps the metrics small: drains what was observed since the last run into the histograms. Otherwise
 /// every single observation would be kept until the metrics are read.
-pub fn metrics_upkeep(metrics: PrometheusHandle) -> Task {
-    Task::new("metrics_upkeep", 2 * SECOND, move || {
+pub fn histogram_drain(metrics: PrometheusHandle) -> Task {
+    Task::new("histogram_drain", 2 * SECOND, move || {
         metrics.run_upkeep();
         async { Ok(Run::default()) }
     })

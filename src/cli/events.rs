@@ -111,8 +111,8 @@ impl Queue {
     /// Returns how urgent that is; 0 where it needs none.
     pub fn urgency(&self) -> u64 {
         let Some(first) = self.attention.first() else { return 0 };
-        let place = REASONS.iter().position(|reason| reason == first).unwrap_or(REASONS.len());
-        (REASONS.len() + 1 - place) as u64
+        let index = REASONS.iter().position(|reason| reason == first).unwrap_or(REASONS.len());
+        (REASONS.len() + 1 - index) as u64
     }
 
     /// Returns for how long its oldest ready job has been ready, as it is shown: `~` says that it may be another job by now.

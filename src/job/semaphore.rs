@@ -215,22 +215,26 @@ pub fn others(gauges: &HashMap<SemaphoreName, Gauge>) -> BTreeSet<&SemaphoreName
     waiters.flat_map(|waiter| &waiter.semaphores).filter(|name| !gauges.contains_key(name)).collect()
 }
 
-/// Returns the state and, for one that counts only once it is due, `true`: of the jobs that wait for a semaphore. Ready
+/// Returns the states in which jobs wait for a semaphore; of one whose jobs do so only once they are due, by when they must be. Ready
 /// jobs wait for it only while it is full.
-pub fn waiting_states(capacity: u64, held: u64) -> &'static [(State, bool)] {
-    const WAITING: &[(State, bool)] = &[(State::Blocked, false), (State::Ready, true)];
-    if held >= capacity { WAITING } else { &WAITING[..1] }
+pub fn waiting_states(
+    capacity: u64,
+    held: u64,
+    now: Timestamp,
+) -> impl Iterator<Item = (State, Option<Timestamp>)> {
+    let ready = (held >= capacity).then_some((State::Ready, Some(now)));
+    std::iter::once((State::Blocked, None)).chain(ready)
 }
 
 /// Returns the semaphores that other jobs may get now because this job has changed: it holds them no longer, or has
-/// another place among the waiters.
+/// another position among the waiters.
 pub fn released(before: &Meta, next: &Next) -> Vec<SemaphoreName> {
     let waits = |meta: &Meta| meta.waiting_since.is_some();
-    let place = |meta: &Meta| (meta.queue.clone(), meta.state, meta.priority, meta.run_at, waits(meta));
+    let position = |meta: &Meta| (meta.queue.clone(), meta.state, meta.priority, meta.run_at, waits(meta));
     match next {
         _ if before.semaphores.is_empty() || !before.state.is_unfinished() => Vec::new(),
         Next::Keep => Vec::new(),
-        Next::Write { meta, .. } if meta.state == State::Reserved || place(meta) == place(before) => {
+        Next::Write { meta, .. } if meta.state == State::Reserved || position(meta) == position(before) => {
             Vec::new()
         }
         Next::Write { .. } | Next::Delete => before.semaphores.clone(),
@@ -291,6 +295,16 @@ mod tests {
         assert_eq!(admission.stopped_by(&job("3", 0, 0, &["a"])), Some(&name("a")));
         assert_eq!(admission.stopped_by(&job("4", 0, 0, &["unknown"])), Some(&name("unknown")));
         assert_eq!(admission.stopped_by(&job("5", 0, 0, &[])), None);
+    }
+
+    #[test]
+    fn ready_jobs_that_are_due_wait_for_a_full_semaphore() {
+        let states = |capacity, held| waiting_states(capacity, held, at(NOW)).collect::<Vec<_>>();
+        let blocked: (State, Option<Timestamp>) = (State::Blocked, None);
+        assert_eq!(states(2, 1), [blocked]);
+        for (capacity, held) in [(2, 2), (2, 3), (0, 0)] {
+            assert_eq!(states(capacity, held), [blocked, (State::Ready, Some(at(NOW)))]);
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::state::{self, State, Visible};
 use super::{Claim, Content, Payload, QueueName, Rules, Stage, Timestamp};
 use crate::faults;
 
-pub use self::operation::{Back, Edit, Fate, Loss, OfUnreadable, Operation, Salvaged};
+pub use self::operation::{Back, Edit, Loss, OfUnreadable, Operation, RollbackKind, Salvaged};
 
 /// What has become of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,7 +158,7 @@ pub fn step(meta: &Meta, operation: &Operation, around: Surroundings<'_>) -> Res
     match operation {
         Operation::Commit { result, .. } => Ok(commit(meta, result.as_ref(), around)),
         Operation::Pop { .. } => Ok(finish(meta, None, around)),
-        Operation::Rollback { fate, error, .. } => Ok(roll_back(meta, *fate, error.as_deref(), around)),
+        Operation::Rollback { kind, error, .. } => Ok(roll_back(meta, *kind, error.as_deref(), around)),
         Operation::Lapse { reserved_until, .. } => {
             let extended = meta.reserved_until != Some(*reserved_until);
             let has_ended = meta.run_ends_at().is_some_and(|end| end <= *reserved_until);
@@ -220,7 +220,7 @@ fn take_back(meta: &Meta, is_kept: bool, why: &str, around: Surroundings<'_>) ->
 }
 
 /// The job that its worker gives back.
-fn roll_back(meta: &Meta, fate: Fate, error: Option<&str>, around: Surroundings<'_>) -> Step {
+fn roll_back(meta: &Meta, kind: RollbackKind, error: Option<&str>, around: Surroundings<'_>) -> Step {
     let now = around.now;
     if ends_unheld(meta, now) {
         return Step::delete(Outcome::Removed);
@@ -230,18 +230,18 @@ fn roll_back(meta: &Meta, fate: Fate, error: Option<&str>, around: Surroundings<
         Back::At(when) => when.from(now),
         Back::InPlace => meta.run_at.min(now),
     };
-    match fate {
-        Fate::Retry(back) => {
+    match kind {
+        RollbackKind::Retry(back) => {
             let message = error.unwrap_or("rolled back without an error");
             fail(meta, message, around, |limits| run_at(back, &|| limits.backoff_ms(meta)))
         }
-        Fate::Snooze(back) => {
+        RollbackKind::Snooze(back) => {
             let mut snoozed = error.map_or_else(|| free(meta, now), |error| failed(meta, error, now));
             snoozed.attempts = meta.attempts.saturating_sub(1);
             snoozed.run_at = run_at(back, &|| 0);
             returned(snoozed)
         }
-        Fate::Dead => die(failed(meta, error.unwrap_or("given up without an error"), now), around),
+        RollbackKind::Dead => die(failed(meta, error.unwrap_or("given up without an error"), now), around),
     }
 }
 

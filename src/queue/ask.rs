@@ -94,17 +94,17 @@ impl Queues {
 
     /// Returns the same by a walk over all queues; `None` where there are few prefixes, or too many queues.
     async fn expand_by_walk(&self, patterns: &[QueuePattern]) -> Result<Option<Vec<QueueName>>> {
-        // Each queue with the place of its name, and with that of the first prefix that it begins with.
+        // Each queue with the index of its name, and with that of the first prefix that it begins with.
         let mut chosen: BTreeSet<(usize, QueueName)> = BTreeSet::new();
-        let (mut places, mut prefixes): (HashMap<&str, usize>, usize) = (HashMap::new(), 0);
-        for (place, pattern) in patterns.iter().enumerate() {
+        let (mut indexes, mut prefixes): (HashMap<&str, usize>, usize) = (HashMap::new(), 0);
+        for (index, pattern) in patterns.iter().enumerate() {
             match pattern {
                 QueuePattern::One(queue) => {
-                    chosen.insert((place, queue.clone()));
+                    chosen.insert((index, queue.clone()));
                 }
                 QueuePattern::Prefix(prefix) => {
                     prefixes += 1;
-                    places.entry(prefix).or_insert(place);
+                    indexes.entry(prefix).or_insert(index);
                 }
             }
         }
@@ -115,8 +115,8 @@ impl Queues {
         let most = EXPANDED_MAX + patterns.len();
         let outermost = Prefixes::of(patterns);
         let walk = self.walk(&outermost, prefixes, |_, queue| {
-            let matching = beginnings(queue.as_str()).filter_map(|beginning| places.get(beginning));
-            chosen.extend(matching.min().map(|place| (*place, queue)));
+            let matching = beginnings(queue.as_str()).filter_map(|beginning| indexes.get(beginning));
+            chosen.extend(matching.min().map(|index| (*index, queue)));
             if chosen.len() > most {
                 chosen.pop_last();
             }
@@ -139,8 +139,8 @@ impl Queues {
         let mut queues = BTreeSet::new();
         if prefixes.count() > SINGLY_MAX {
             let mut rooms = vec![PREFIX_QUEUES_MAX; prefixes.count()];
-            let walk = self.walk(prefixes, prefixes.count(), |place, queue| {
-                if let Some(room) = rooms.get_mut(place).filter(|room| **room > 0) {
+            let walk = self.walk(prefixes, prefixes.count(), |index, queue| {
+                if let Some(room) = rooms.get_mut(index).filter(|room| **room > 0) {
                     *room -= 1;
                     queues.insert(queue);
                 }
@@ -155,7 +155,7 @@ impl Queues {
         Ok(queues)
     }
 
-    /// Calls `found` with each queue that one of these prefixes stands for now, and with the place of that prefix, in the order of the
+    /// Calls `found` with each queue that one of these prefixes stands for now, and with the index of that prefix, in the order of the
     /// names. Reads all queues that begin as all of the prefixes do. Returns false where it ends after so many steps, before the last one.
     async fn walk(
         &self,
@@ -168,8 +168,8 @@ impl Queues {
             let queues = self.0.store.queues(prefixes.common(), after.as_ref(), WALKED_AT_ONCE).await?;
             let Some(last) = queues.last().cloned() else { return Ok(true) };
             for queue in queues {
-                if let Some(place) = prefixes.place_of(queue.as_str()) {
-                    found(place, queue);
+                if let Some(index) = prefixes.index_of(queue.as_str()) {
+                    found(index, queue);
                 }
             }
             if prefixes.end_before(last.as_str()) {

@@ -158,11 +158,11 @@ pub struct Seen<'a> {
     pub recent: Sum,
     /// By how many jobs a second it grew within the last minute.
     pub growth_per_s: f64,
-    /// What keeps its blocked jobs from being delivered, where that was looked for.
+    /// What keeps its blocked jobs from being delivered, where that was queried.
     pub held: Option<&'a Held>,
 }
 
-/// Whether what holds the blocked jobs of such a queue is worth looking for.
+/// Whether what holds the blocked jobs of such a queue is worth a query.
 pub fn may_be_held(counts: &Counts) -> bool {
     counts.blocked > 0
 }

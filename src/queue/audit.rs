@@ -80,7 +80,7 @@ impl Queues {
         is_recorded.store(true, Ordering::Relaxed);
         let at = self.now().ok()?;
         let Act { what, on, queue, before, after } = act;
-        debug_assert!(ACTS.contains(&what), "{what} is not among the acts that can be looked for");
+        debug_assert!(ACTS.contains(&what), "{what} is not among the acts that can be searched for");
         Some(AuditRow {
             id: self.0.ids.next(at),
             at,

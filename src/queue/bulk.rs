@@ -1,6 +1,6 @@
 //! What is done to many jobs of a queue at once, in bounded steps: purge, redrive, replay.
 //!
-//! A call does so itself with the first jobs that it looks at. What is behind them it leaves to an operation, which it stores before it is
+//! A call does so itself with the first jobs that it scans. What is behind them it leaves to an operation, which it stores before it is
 //! over: see `rest.rs`. Where it reads jobs whole it takes turns with other calls: a step may have megabytes in memory.
 
 use std::collections::HashSet;
@@ -70,7 +70,7 @@ impl Queues {
         let filter = Filter::state(queue.clone(), state).during(Span { from: None, before });
         let within = Reach::one(queue);
         // Of each group one job waits to be delivered. Another one was blocked by it until it was purged. The latest come first, so that
-        // those were looked at before.
+        // those were scanned before.
         let (waits, mut groups) = (state.stored() == State::Ready, HashSet::new());
         let mut was_blocked = move |meta: &Meta| {
             let group = meta.group.as_ref().filter(|_| waits && meta.turn.is_some());
@@ -201,7 +201,7 @@ impl Queues {
                         next = Some(id.clone());
                         changes.extend(operation(job).map(|operation| Change { id, operation }));
                     }
-                    call.looked += jobs.len();
+                    call.scanned += jobs.len();
                     let done = along(call.row(), self.change_step(own.as_ref(), changes, next)).await;
                     done.map_err(|error| error.after(call.affected))?
                 }
@@ -336,8 +336,8 @@ impl Queues {
                     let turn = self.turn_to_go_on(call.affected).await?;
                     let copied = self.copy_found(&ask, own.as_ref(), began, call.row(), &is_meant);
                     let copied = hold::keeping(turn, copied).await;
-                    let (looked, done) = copied.map_err(|error| error.after(call.affected))?;
-                    call.looked += looked;
+                    let (scanned, done) = copied.map_err(|error| error.after(call.affected))?;
+                    call.scanned += scanned;
                     done
                 }
             };
@@ -359,7 +359,7 @@ impl Queues {
         }
     }
 
-    /// Reads the next jobs of a replay, and pushes copies of those that are meant. Returns how many it has looked at, and what it has done.
+    /// Reads the next jobs of a replay, and pushes copies of those that are meant. Returns how many it has scanned, and what it has done.
     async fn copy_found(
         &self,
         ask: &Search,
@@ -369,12 +369,12 @@ impl Queues {
         is_meant: impl Fn(&Job) -> bool,
     ) -> Result<(usize, Remembered)> {
         let jobs = self.found(ask).await?;
-        let (looked, next) = (jobs.len(), jobs.last().map(listed_id).cloned());
+        let (scanned, next) = (jobs.len(), jobs.last().map(listed_id).cloned());
         let now = self.now()?.max(began);
         let meant: Vec<Job> = jobs.into_iter().flatten().filter(is_meant).collect();
         let originals = self.with_semaphores(meant).await?.into_iter();
         let copies = originals.map(|job| self.copy(job, now)).collect();
-        Ok((looked, along(row, self.copy_step(own, copies, next)).await?))
+        Ok((scanned, along(row, self.copy_step(own, copies, next)).await?))
     }
 
     /// Pushes the copies of a step that ends at `last`.

@@ -30,7 +30,7 @@ struct Last {
     since: Option<Instant>,
     /// The step of which something was said last.
     step: Option<Timestamp>,
-    /// The minute in which all queues were looked at.
+    /// The minute in which all queues were read.
     minute: Timestamp,
     total: Option<Depth>,
     queues: HashMap<QueueName, Depth>,

@@ -129,7 +129,7 @@ impl Queues {
         let ticket = place.as_ref().map(|_| self.0.endings.enter(&ask.id));
         let mut was_there = false;
         loop {
-            // Without a wait it is only looked at.
+            // Without a wait it is only read.
             let found = match ask.wait_ms {
                 0 => self.job(&ask.id, &ask.within).await,
                 _ => self.durable_job(&ask.id, &ask.within).await,

@@ -123,7 +123,7 @@ impl Feed {
     /// Returns whether the picture may lack one of these queues for being too small.
     fn may_lack(&self, named: &[QueueName]) -> bool {
         let picture = lock(&self.picture);
-        // What was looked for and is not there has no jobs.
+        // What was queried and is not there has no jobs.
         let is_lacking =
             |queue: &QueueName| !picture.queues.contains_key(queue) && !picture.named.contains(queue);
         picture.left_out > 0 && named.iter().any(is_lacking)
@@ -301,7 +301,7 @@ struct States {
     queues: BTreeMap<QueueName, QueueState>,
     /// How many queues are not among the fullest.
     left_out: u64,
-    /// The queues that were looked for beside those.
+    /// The queues that were queried beside those.
     named: HashSet<QueueName>,
 }
 

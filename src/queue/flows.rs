@@ -244,7 +244,7 @@ impl Queues {
         sum.flow(over_ms, is_partial)
     }
 
-    /// Returns the same of all queues at once: a look at what is in memory, about a second old. It costs some
+    /// Returns the same of all queues at once: a read of what is in memory, about a second old. It costs some
     /// milliseconds where ten thousand queues are busy.
     pub fn flows(&self) -> Flows {
         let Ok(now) = self.now() else { return Flows::default() };

@@ -7,7 +7,7 @@ use crate::job::group::Line;
 use crate::job::{Reach, Visible};
 use crate::store::GroupLine;
 
-/// How many groups one call looks at, and for how long, in about.
+/// How many groups one call scans, and for how long, in about.
 const SCANNED_MAX: u64 = 5000;
 const TIME: Duration = Duration::from_millis(600);
 /// How many at once.
@@ -18,7 +18,7 @@ const STEP: usize = 100;
 pub struct GroupsFound {
     /// Each with the state of its first job, as clients see it.
     pub groups: Vec<(GroupLine, Visible)>,
-    /// How many were looked at.
+    /// How many were scanned.
     pub scanned: u64,
     /// Behind which one it goes on; `None`: there are no more.
     pub next: Option<Line>,
@@ -26,7 +26,7 @@ pub struct GroupsFound {
 
 impl Queues {
     /// Returns groups of these queues that have unfinished jobs, or a dead one that holds them: those whose first job is in one of these
-    /// states, in any where there is none. Fewer than the limit where it would have to look at too many others.
+    /// states, in any where there is none. Fewer than the limit where it would have to scan too many others.
     pub async fn groups(
         &self,
         within: &Reach,

@@ -1,5 +1,5 @@
-//! What keeps the blocked jobs of queues from being delivered, as it was found some seconds ago. A task beside the board looks for it, so
-//! that a queue of which that takes long does not delay the board for long, nor keep other queues from being looked at. It goes on until
+//! What keeps the blocked jobs of queues from being delivered, as it was found some seconds ago. A task beside the board queries it, so
+//! that a queue of which that takes long does not delay the board for long, nor keep other queues from being queried. It goes on until
 //! nothing is due; each board says anew which queues are, the most urgent first.
 
 use std::cmp::Reverse;
@@ -15,14 +15,14 @@ use super::board::LISTED_MAX;
 use crate::job::QueueName;
 use crate::store::{Counts, StoreError, chain};
 
-/// After so long it is looked for again, or after a turn where that is longer.
+/// After so long it is queried again, or after a turn where that is longer.
 const AGAIN: Duration = Duration::from_secs(5);
 /// After so long where that has failed, or is not done.
 const AGAIN_FAILED: Duration = Duration::from_secs(30);
-/// How long a result stays valid, and two turns more: by then it was looked for again, unless that fails.
+/// How long a result stays valid, and two turns more: by then it was queried again, unless that fails.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 const KEPT_TURNS: u32 = 2;
-/// A turn takes so many times as long as looking at each queue once: between two looks the store has as much rest.
+/// A turn takes so many times as long as querying each queue once: between two queries the store has as much rest.
 const RESTS: u32 = 2;
 /// Of so many queues what was found is kept.
 const KNOWN_MAX: usize = 2 * LISTED_MAX;
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    Looking,
+    Querying,
     Failed,
     Done,
 }
@@ -45,24 +45,24 @@ enum Stage {
 struct Entry {
     tried: Instant,
     stage: Stage,
-    /// How long the last look took that has succeeded.
+    /// How long the last query took that has succeeded.
     took: Duration,
     found: Option<(Instant, Arc<Held>)>,
 }
 
 impl Entry {
-    /// Whether it is to be looked for again, that being so long ago; after a failure, or where that is not done, so long.
+    /// Whether it is to be queried again, that being so long ago; after a failure, or where that is not done, so long.
     fn is_due(&self, again: Duration, again_failed: Duration) -> bool {
         let rest = match self.stage {
             Stage::Done => again,
             Stage::Failed => again_failed,
-            Stage::Looking => AGAIN_FAILED,
+            Stage::Querying => AGAIN_FAILED,
         };
         self.tried.elapsed() >= rest
     }
 }
 
-/// Which queue is looked at before others: one that stands still or has dead jobs, one that was never looked at, and then the one of which
+/// Which queue is queried before others: one that stands still or has dead jobs, one that was never queried, and then the one of which
 /// that was longest ago.
 type Rank = (Reverse<bool>, Option<Instant>, QueueName);
 
@@ -71,7 +71,7 @@ struct State {
     known: HashMap<QueueName, Entry>,
     /// Those that are due, the next one last.
     wanted: Vec<Rank>,
-    /// How long it takes until each was looked at.
+    /// How long it takes until each was queried.
     turn: Duration,
 }
 
@@ -82,7 +82,7 @@ impl State {
         (at.elapsed() < KEPT_FOR + self.turn * KEPT_TURNS).then(|| held.clone())
     }
 
-    /// Returns when it was looked for last if that is long ago, `None` inside where it never was.
+    /// Returns when it was queried last if that is long ago, `None` inside where it never was.
     fn due(&self, queue: &QueueName) -> Option<Option<Instant>> {
         match self.known.get(queue) {
             Some(entry) => entry.is_due(AGAIN.max(self.turn), AGAIN_FAILED).then_some(Some(entry.tried)),
@@ -90,7 +90,7 @@ impl State {
         }
     }
 
-    /// Notes that it is looked for.
+    /// Notes that it is being queried.
     fn begin(&mut self, queue: &QueueName) {
         let known = &mut self.known;
         if known.len() >= KNOWN_MAX && !known.contains_key(queue) {
@@ -105,7 +105,7 @@ impl State {
         }
         let (took, found) =
             known.remove(queue).map_or((Duration::ZERO, None), |entry| (entry.took, entry.found));
-        known.insert(queue.clone(), Entry { tried: Instant::now(), stage: Stage::Looking, took, found });
+        known.insert(queue.clone(), Entry { tried: Instant::now(), stage: Stage::Querying, took, found });
     }
 }
 
@@ -113,10 +113,10 @@ impl State {
 #[derive(Default)]
 pub(super) struct HeldCache {
     state: Mutex<State>,
-    /// Held by the task that looks.
-    looking: Arc<tokio::sync::Mutex<()>>,
-    /// Notified whenever a queue was looked at.
-    looked: Notify,
+    /// Held by the task that queries.
+    querying: Arc<tokio::sync::Mutex<()>>,
+    /// Notified whenever a queue was queried.
+    queried: Notify,
 }
 
 impl HeldCache {
@@ -149,12 +149,12 @@ impl HeldCache {
         (all, unknown)
     }
 
-    /// Returns the next queue that is due, which is looked at from now on.
+    /// Returns the next queue that is due, which is being queried from now on.
     fn next(&self) -> Option<QueueName> {
         let mut state = self.state();
         loop {
             let (_, _, queue) = state.wanted.pop()?;
-            // Another task may have looked at it meanwhile.
+            // Another task may have queried it meanwhile.
             if state.due(&queue).is_some() {
                 state.begin(&queue);
                 return Some(queue);
@@ -166,7 +166,7 @@ impl HeldCache {
         !self.state().wanted.is_empty()
     }
 
-    /// Returns whether this queue is to be looked at by who asks for it alone; it is from now on.
+    /// Returns whether a call for this queue alone is to query it; it is being queried from now on.
     fn begin_one(&self, queue: &QueueName) -> bool {
         let mut state = self.state();
         let is_due = state.known.get(queue).is_none_or(|entry| entry.is_due(AGAIN, AGAIN));
@@ -176,11 +176,11 @@ impl HeldCache {
         is_due
     }
 
-    fn is_looking(&self, queue: &QueueName) -> bool {
-        self.state().known.get(queue).is_some_and(|entry| entry.stage == Stage::Looking)
+    fn is_querying(&self, queue: &QueueName) -> bool {
+        self.state().known.get(queue).is_some_and(|entry| entry.stage == Stage::Querying)
     }
 
-    /// Notes what has come of a look that took so long.
+    /// Notes what has come of a query that took so long.
     fn note(&self, queue: &QueueName, held: Option<Held>, took: Duration) {
         let mut state = self.state();
         let now = Instant::now();
@@ -194,12 +194,12 @@ impl HeldCache {
             }
         }
         drop(state);
-        self.looked.notify_waiters();
+        self.queried.notify_waiters();
     }
 }
 
 impl Queues {
-    /// Returns what is known of these queues, and has the task look for what is due. Where nothing is known of some, it waits for that a
+    /// Returns what is known of these queues, and has the task query what is due. Where nothing is known of some, it waits for that a
     /// little.
     pub(super) async fn all_held<'q>(
         &self,
@@ -208,9 +208,9 @@ impl Queues {
         let cache = &self.0.held;
         let (mut all, unknown) = cache.ask(queues);
         if cache.has_wanted()
-            && let Ok(looking) = cache.looking.clone().try_lock_owned()
+            && let Ok(querying) = cache.querying.clone().try_lock_owned()
         {
-            let task = tokio::spawn(self.clone().look_for_held(looking));
+            let task = tokio::spawn(self.clone().query_due(querying));
             if !unknown.is_empty() {
                 let _ = tokio::time::timeout(BOARD_PATIENCE, task).await; // it goes on by itself
             }
@@ -221,7 +221,7 @@ impl Queues {
         all
     }
 
-    /// Returns what is known of one queue; it is looked for where that was a while ago.
+    /// Returns what is known of one queue; it is queried where that was a while ago.
     pub(super) async fn held(&self, queue: &QueueName, counts: &Counts) -> Option<Arc<Held>> {
         if !may_be_held(counts) {
             return None;
@@ -229,47 +229,47 @@ impl Queues {
         let cache = &self.0.held;
         if cache.begin_one(queue) {
             let (this, name) = (self.clone(), queue.clone());
-            tokio::spawn(async move { this.look_at(&name).await }); // it goes on by itself
+            tokio::spawn(async move { this.query_one(&name).await }); // it goes on by itself
         }
-        // The task that looks at it.
-        let looked = async {
+        // The task that queries it.
+        let queried = async {
             loop {
-                let looked = cache.looked.notified();
-                tokio::pin!(looked);
-                looked.as_mut().enable();
-                if !cache.is_looking(queue) {
+                let queried = cache.queried.notified();
+                tokio::pin!(queried);
+                queried.as_mut().enable();
+                if !cache.is_querying(queue) {
                     return;
                 }
-                looked.await;
+                queried.await;
             }
         };
-        let _ = tokio::time::timeout(PATIENCE, looked).await;
+        let _ = tokio::time::timeout(PATIENCE, queried).await;
         cache.state().found(queue)
     }
 
-    /// Looks at queues until none is due, or the store seems to be away.
-    async fn look_for_held(self, mut looking: tokio::sync::OwnedMutexGuard<()>) {
+    /// Queries queues until none is due, or the store seems to be away.
+    async fn query_due(self, mut querying: tokio::sync::OwnedMutexGuard<()>) {
         loop {
             let mut failures = 0;
             while !self.is_draining()
                 && let Some(queue) = self.0.held.next()
             {
-                failures = if self.look_at(&queue).await { 0 } else { failures + 1 };
+                failures = if self.query_one(&queue).await { 0 } else { failures + 1 };
                 if failures >= FAILURES {
                     return;
                 }
             }
-            drop(looking);
-            // A board that wanted more a moment ago found another look under way.
-            match self.0.held.looking.clone().try_lock_owned() {
-                Ok(again) if self.0.held.has_wanted() && !self.is_draining() => looking = again,
+            drop(querying);
+            // A board that wanted more a moment ago found another query under way.
+            match self.0.held.querying.clone().try_lock_owned() {
+                Ok(again) if self.0.held.has_wanted() && !self.is_draining() => querying = again,
                 _ => return,
             }
         }
     }
 
-    /// Looks at a queue, and notes what has come of it. Returns whether that has succeeded.
-    async fn look_at(&self, queue: &QueueName) -> bool {
+    /// Queries a queue, and notes what has come of it. Returns whether that has succeeded.
+    async fn query_one(&self, queue: &QueueName) -> bool {
         let began = Instant::now();
         let read = self.read_held(queue).await;
         if let Err(error) = &read {
@@ -327,7 +327,7 @@ mod tests {
         let (cache, one, ms) = (HeldCache::default(), queue(1), Duration::from_millis(1));
         let due = || cache.state().due(&one);
         assert!(due() == Some(None) && cache.begin_one(&one));
-        assert!(!cache.begin_one(&one) && due().is_none() && cache.is_looking(&one), "it is looked for");
+        assert!(!cache.begin_one(&one) && due().is_none() && cache.is_querying(&one), "it is being queried");
         cache.note(&one, held(7), ms);
         age(&cache, 1, AGAIN);
         assert!(due().flatten().is_some() && cache.begin_one(&one));
@@ -344,25 +344,25 @@ mod tests {
     }
 
     #[test]
-    fn all_are_looked_at_one_by_one_and_those_that_stand_still_first() {
+    fn all_are_queried_one_by_one_and_those_that_stand_still_first() {
         let cache = HeldCache::default();
         let counts: Vec<(QueueName, Counts)> = (0..300)
             .map(|n| (queue(n), if n % 100 == 7 { blocked(0, 0) } else { blocked(3, (n == 250).into()) }))
             .collect();
         let ask = || cache.ask(counts.iter().map(|(queue, counts)| (queue, counts)));
         assert_eq!(ask().1.len(), 300);
-        let looked: Vec<QueueName> = std::iter::from_fn(|| {
+        let queried: Vec<QueueName> = std::iter::from_fn(|| {
             let next = cache.next()?;
             cache.note(&next, held(1), Duration::from_millis(100));
             Some(next)
         })
         .collect();
-        let mut first = looked[..4].to_vec();
+        let mut first = queried[..4].to_vec();
         first.sort();
-        assert_eq!((looked.len(), first), (300, vec![queue(107), queue(207), queue(250), queue(7)]));
+        assert_eq!((queried.len(), first), (300, vec![queue(107), queue(207), queue(250), queue(7)]));
         let (all, unknown) = ask();
         assert_eq!((all.len(), unknown.len(), cache.has_wanted()), (300, 0, false));
-        // A turn takes a minute: it is not looked for again before, and the result stays valid until then.
+        // A turn takes a minute: it is not queried again before, and the result stays valid until then.
         assert_eq!(cache.state().turn, Duration::from_secs(60));
         age(&cache, 1, Duration::from_secs(40));
         assert!(cache.state().due(&queue(1)).is_none());

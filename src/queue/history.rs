@@ -78,7 +78,7 @@ impl Ring {
         Self { last: number, steps: [Sum::default(); STEPS], delivered_at: None, left_at: None }
     }
 
-    fn place(number: i64) -> usize {
+    fn index(number: i64) -> usize {
         usize::try_from(number.rem_euclid(STEPS as i64)).unwrap_or(0)
     }
 
@@ -86,14 +86,14 @@ impl Ring {
         if number > self.last {
             let behind = (self.last + 1).max(number - STEPS as i64 + 1);
             for passed in behind..=number {
-                if let Some(step) = self.steps.get_mut(Self::place(passed)) {
+                if let Some(step) = self.steps.get_mut(Self::index(passed)) {
                     *step = Sum::default();
                 }
             }
             self.last = number;
         }
         if number > self.last - STEPS as i64
-            && let Some(step) = self.steps.get_mut(Self::place(number))
+            && let Some(step) = self.steps.get_mut(Self::index(number))
         {
             step.add(sum);
         }
@@ -101,7 +101,7 @@ impl Ring {
 
     fn at(&self, number: i64) -> Sum {
         let is_kept = number <= self.last && number > self.last - STEPS as i64;
-        is_kept.then(|| self.steps.get(Self::place(number)).copied()).flatten().unwrap_or_default()
+        is_kept.then(|| self.steps.get(Self::index(number)).copied()).flatten().unwrap_or_default()
     }
 }
 

@@ -50,9 +50,9 @@ pub enum Cancelled {
 
 impl Queues {
     /// Returns the job, also one that cannot be read. Within these queues it is dead from then on: who does not reach a job must not
-    /// change it by looking.
+    /// change it by reading it.
     pub async fn job(&self, id: &JobId, within: &Reach) -> Result<ListedJob> {
-        self.looked_at(id, within, self.0.store.get(std::slice::from_ref(id)).await?).await
+        self.found_job(id, within, self.0.store.get(std::slice::from_ref(id)).await?).await
     }
 
     /// The same of the job as it is durably: an answer that says how it has ended is not to be taken back.
@@ -61,14 +61,14 @@ impl Queues {
         let is_there = |found: &[Option<ListedJob>]| found.iter().any(Option::is_some);
         let (since, found) = (store.term(), store.get_durable(ids).await?);
         if is_there(&found) || !is_there(&store.get(ids).await?) {
-            return self.looked_at(id, within, found).await;
+            return self.found_job(id, within, found).await;
         }
         // After a failover the primary has it before a majority is known to have it: also a job that was acknowledged.
         store.confirm(since).await?;
-        self.looked_at(id, within, store.get_durable(ids).await?).await
+        self.found_job(id, within, store.get_durable(ids).await?).await
     }
 
-    async fn looked_at(
+    async fn found_job(
         &self,
         id: &JobId,
         within: &Reach,
@@ -93,7 +93,7 @@ impl Queues {
             }));
         }
         if !changes.is_empty() {
-            // Each is refused: what matters is what is done on the way. Who looks again tries again.
+            // Each is refused: what matters is what is done on the way. A repeated read tries again.
             self.0.store.apply(changes, &self.rules()).await;
         }
     }

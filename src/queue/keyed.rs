@@ -146,13 +146,13 @@ impl Queues {
         answer: Answering<Vec<Result<PushAnswer>>>,
     ) -> Result<CallOutcome<Vec<Result<PushAnswer>>>> {
         if jobs.is_empty() {
-            return Ok(CallOutcome::Plain(push::in_places(refusals, Vec::new())));
+            return Ok(CallOutcome::Plain(push::merge_results(refusals, Vec::new())));
         }
         let facts: Vec<_> = jobs.iter().map(push::facts).collect();
         let first_expiry = jobs.iter().filter_map(NewJob::expires_at).min();
         let results = move |pushed: &Vec<Pushed>| {
             let each = pushed.iter().cloned().zip(facts.iter().cloned());
-            push::in_places(
+            push::merge_results(
                 refusals.clone(),
                 each.map(|(pushed, facts)| push::answer(pushed, facts)).collect(),
             )

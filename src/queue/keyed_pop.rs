@@ -14,7 +14,7 @@ use crate::store::{Answering, Applied, Change, Denied, Once};
 /// The most bytes of jobs that a keyed pop takes, though a single job may have more: its answer is stored.
 const POP_BYTES: usize = 16 << 20;
 
-/// After which pauses a keyed pop that found nothing looks again what became of one that is in flight, in milliseconds.
+/// After which pauses a keyed pop that found nothing checks again what became of one that is in flight, in milliseconds.
 const POPPING_PAUSES_MS: [u64; 6] = [20, 40, 80, 160, 320, 640];
 
 impl Queues {
@@ -58,7 +58,7 @@ impl Queues {
             let since = self.0.store.term();
             let in_flight = !self.0.store.held(queues, &once.claim).await?.is_empty();
             if !in_flight {
-                // They may be gone without a majority that has that and the answer, which is looked for there.
+                // They may be gone without a majority that has that and the answer, which is read there.
                 self.0.store.confirm(since).await?;
             }
             let answer = self.recalled_jobs(&once.key).await?;

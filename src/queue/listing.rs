@@ -3,7 +3,7 @@
 //! The pages of a list are of one moment: the board that the first one showed is kept while its pages are read. Where it is not there any
 //! more, or another server answers, the cursor also says which value the last queue had, and the next page goes on behind that value in
 //! the board of now. A queue whose figure has passed it meanwhile may then come twice or not at all; by name, none does. The next list that
-//! is begun has it at its place.
+//! is begun has it at its position.
 
 use std::cmp::Ordering;
 use std::fmt;

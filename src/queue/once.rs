@@ -25,7 +25,7 @@ const GRACE_MS: u64 = 10_000;
 const ALIVE_MS: u64 = 700;
 /// How often a server says that it is alive, while it runs keyed reserves.
 const BEAT: Duration = Duration::from_millis(200);
-/// The longest pause before a repeat looks again. With it a request of a server that was killed is taken over within a second.
+/// The longest pause before a repeat checks again. With it a request of a server that was killed is taken over within a second.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 const _: () = assert!(
     ALIVE_MS + PAUSE_MAX.as_millis() as u64 <= 800,

@@ -24,7 +24,7 @@ const WAITING_MAX: usize = 100;
 const READ: usize = 100;
 /// How often a change of an operation is tried that its own steps change as well.
 const TRIES: usize = 20;
-/// How long a dry run looks at jobs at most.
+/// How long a dry run scans jobs at most.
 const SAMPLE_MAX: Duration = Duration::from_secs(1);
 /// How many jobs a dry run names.
 const SAMPLES: usize = 10;
@@ -53,15 +53,15 @@ pub struct NewBulk {
 /// What an operation would do.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
-    /// How many jobs match, of those that were looked at.
+    /// How many jobs match, of those that were scanned.
     pub matched: u64,
-    /// How many were looked at.
+    /// How many were scanned.
     pub scanned: u64,
     /// Whether those are all.
     pub is_complete: bool,
     /// About how many would be affected, where that is known.
     pub estimate: Option<u64>,
-    /// Whether that is concluded from the share of those that match among those that were looked at.
+    /// Whether that is concluded from the share of those that match among those that were scanned.
     pub is_approximate: bool,
     /// The first of them.
     pub jobs: Vec<(JobId, QueueName, Visible)>,
@@ -83,7 +83,7 @@ impl NewBulk {
             return Err(Error::invalid("/confirm", format!("must be {named:?}{why}")));
         }
         let (within, owner) = bounds(caller);
-        // What has unblocked the next job of a group when that is looked at would spare it.
+        // What has unblocked the next job of a group when that is read would spare it.
         let newest_first = action == BulkAction::Delete && limit.is_none();
         let intent = BulkIntent { filter, action, to, priority, limit, newest_first, within, owner };
         match intent.fault() {
@@ -239,7 +239,7 @@ impl Queues {
         Err(StoreError::unavailable("the operation was changed by its own steps again and again").into())
     }
 
-    /// Looks at some of the jobs that an operation would concern, and changes none.
+    /// Scans some of the jobs that an operation would concern, and changes none.
     pub async fn sample_operation(&self, new: NewBulk, caller: &Caller) -> Result<Sample> {
         let intent = new.into_intent(caller)?;
         let (end, mut sample) =
@@ -373,7 +373,7 @@ fn at_most(jobs: u64, limit: Option<u64>) -> u64 {
     limit.map_or(jobs, |limit| limit.min(jobs))
 }
 
-/// Returns about how many of so many jobs match, if as many do of all as of those that were looked at.
+/// Returns about how many of so many jobs match, if as many do of all as of those that were scanned.
 fn expected(sample: &Sample, all: u64) -> Option<u64> {
     let share = (sample.scanned > 0).then(|| sample.matched as f64 / sample.scanned as f64)?;
     Some(((all.max(sample.scanned) as f64 * share).round() as u64).max(sample.matched))
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(
             (of(0, 0, 100), of(900, 1000, 500)),
             (None, Some(900)),
-            "nothing was looked at; others came"
+            "nothing was scanned; others came"
         );
         assert_eq!((at_most(20_000, Some(10)), at_most(5, Some(10)), at_most(5, None)), (10, 5, 5));
     }

@@ -14,7 +14,7 @@ use crate::store::Change;
 /// How long an outcome is cached at least; at most twice as long.
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// How many outcomes either half holds at most: a bound on memory, 18 MB where they are commits that push nothing. It
-/// holds a minute of 15,000 a second, and is what fits into a table of a million places.
+/// holds a minute of 15,000 a second, and is what fits into a table of a million entries.
 const HALF: usize = 900_000;
 
 /// See the module's documentation.

@@ -122,7 +122,7 @@ pub(super) struct Picture {
     /// The version in which that has changed last, and the one in which it became 0, or more than that.
     pub(super) left_out_at: u64,
     pub(super) incomplete_at: u64,
-    /// The queues that were looked for by name.
+    /// The queues that were queried by name.
     pub(super) named: HashSet<QueueName>,
     pub(super) is_away: bool,
 }
@@ -247,7 +247,7 @@ impl Picture {
         Part { version, at, queues, more, left_out, is_away }
     }
 
-    /// Notes what has become of the settings since they were looked at last.
+    /// Notes what has become of the settings since they were read last.
     pub(super) fn note_settings(&mut self, settings: &Arc<SettingsSnapshot>) {
         let before = self.settings.replace(settings.clone());
         let Some(before) = before.filter(|before| !Arc::ptr_eq(before, settings)) else { return };

@@ -199,7 +199,7 @@ impl Queues {
         let Prepared { jobs, refusals, mut places, named } = prepared;
         let stored = self.push_jobs(jobs).await;
         places.keep_stored(&named, &stored);
-        in_places(refusals, stored)
+        merge_results(refusals, stored)
     }
 
     /// Returns the jobs that are in order by themselves, as they are to be stored.
@@ -291,7 +291,7 @@ impl Queues {
 pub(super) struct Prepared {
     /// Those that are in order.
     pub jobs: Vec<NewJob>,
-    /// Why the others are not, each at its place.
+    /// Why the others are not, each at its index.
     pub refusals: Vec<Option<Error>>,
     /// Places for the queues that are new to this server.
     pub places: Places,
@@ -346,7 +346,7 @@ pub(super) fn answer(pushed: Pushed, Facts { id, queue, created_at, run_at }: Fa
 }
 
 /// Returns the results of all pushes: of those that were not refused in their order.
-pub(super) fn in_places(
+pub(super) fn merge_results(
     refusals: Vec<Option<Error>>,
     stored: Vec<Result<PushAnswer>>,
 ) -> Vec<Result<PushAnswer>> {

@@ -217,7 +217,7 @@ impl Drop for Places {
 impl Queues {
     fn names(&self, kind: Named) -> MutexGuard<'_, Names> {
         let Admission(names) = &self.0.admission;
-        // The array has a place for each kind.
+        // The array has an element for each kind.
         let names = names.get(kind as usize).unwrap_or(&names[0]);
         names.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

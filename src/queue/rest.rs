@@ -1,7 +1,7 @@
 //! What a call over many jobs of a queue leaves to an operation.
 //!
-//! The call counts what it does itself. Once it has looked at enough jobs, and there are more behind them, it stores an operation that
-//! begins there, and is over. Each job is affected by one of the two: the operation looks behind where the call has stopped, and leaves
+//! The call counts what it does itself. Once it has scanned enough jobs, and there are more behind them, it stores an operation that
+//! begins there, and is over. Each job is affected by one of the two: the operation begins behind where the call has stopped, and leaves
 //! alone what came to match since the call began, as every operation does.
 //!
 //! Of a keyed call, the id of the operation is remembered like a step, before the operation is stored, and that it was stored together
@@ -20,7 +20,7 @@ use crate::job::{Bulk, BulkId, Caller, JobId, Timestamp};
 use crate::store::audit::{self, Entry};
 use crate::store::{Search, StoreError};
 
-/// How many jobs a call looks at itself, in about.
+/// How many jobs a call scans itself, in about.
 const ENOUGH: usize = 2000;
 
 /// A call, and what it has done so far.
@@ -32,10 +32,10 @@ pub(super) struct Call<'k> {
     steps: Option<Steps<'k>>,
     /// The row of the act.
     row: Option<Entry>,
-    /// How many jobs it looks at.
+    /// How many jobs it scans at most.
     enough: usize,
-    /// How many jobs it has looked at.
-    pub looked: usize,
+    /// How many jobs it has scanned.
+    pub scanned: usize,
     /// How many jobs it has affected.
     pub affected: u64,
 }
@@ -60,7 +60,7 @@ pub(super) struct Rest {
     pub cursor: BulkCursor,
     /// The most jobs, those included that the call has affected.
     pub limit: Option<u64>,
-    /// Whether it looks at the latest jobs first.
+    /// Whether it scans the latest jobs first.
     pub newest_first: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) enum Remembered {
 impl<'k> Call<'k> {
     /// A call that does this and began then, and whose steps are remembered if it is keyed.
     pub fn new(action: BulkAction, began: Timestamp, steps: Option<Steps<'k>>) -> Self {
-        Self { action, began, steps, row: None, enough: ENOUGH, looked: 0, affected: 0 }
+        Self { action, began, steps, row: None, enough: ENOUGH, scanned: 0, affected: 0 }
     }
 
     /// The same, as an act that is remembered.
@@ -114,7 +114,7 @@ impl<'k> Call<'k> {
 
 impl Queues {
     /// Returns what is known of a step before it is made: what it has done before, or the operation that goes on instead of it. The step
-    /// looks at the jobs that are asked for.
+    /// reads the jobs that are asked for.
     pub(super) async fn before_step(
         &self,
         call: &mut Call<'_>,
@@ -127,10 +127,10 @@ impl Queues {
         };
         match before {
             Some(known) => {
-                call.looked += KEYED_STEP;
+                call.scanned += KEYED_STEP;
                 Ok(Some(known))
             }
-            None if call.looked >= call.enough => {
+            None if call.scanned >= call.enough => {
                 self.chosen_operation(call, own, ask).await.map_err(|error| error.after(call.affected))
             }
             None => Ok(None),
@@ -148,7 +148,7 @@ impl Queues {
             return Ok(None);
         }
         if self.no_room_for(call.action).await?.is_some() {
-            call.looked = 0;
+            call.scanned = 0;
             return Ok(None);
         }
         let handed = Remembered::HandedOver { operation: self.0.ids.next_bulk(self.now()?) };

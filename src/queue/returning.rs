@@ -12,7 +12,7 @@ use crate::store::{self, Change, Denied};
 
 /// How many times giving back is retried while the store is away; after that the leases run out.
 const GIVE_BACK_TRIES: u32 = 30;
-/// After so many looks in a row that find nothing more no command of a claim is on its way any more.
+/// After so many queries in a row that find nothing more no command of a claim is on its way any more.
 const EMPTY_QUERIES: u32 = 3;
 
 impl Queues {

@@ -16,7 +16,7 @@ const TIME: Duration = Duration::from_millis(600);
 pub struct Sought {
     /// The jobs that are meant, by id.
     pub jobs: Vec<ListedJob>,
-    /// How many jobs were looked at.
+    /// How many jobs were scanned.
     pub scanned: u64,
     /// Behind which job it goes on; `None`: the search is over.
     pub next: Option<JobId>,
@@ -24,7 +24,7 @@ pub struct Sought {
 
 impl Queues {
     /// Returns jobs that a filter means, by id, also those that cannot be read: up to the limit of the search, and as many as one
-    /// response carries. Fewer where it would have to look at too many others: the next call goes on behind those.
+    /// response carries. Fewer where it would have to scan too many others: the next call goes on behind those.
     pub async fn search(&self, ask: Search) -> Result<Sought> {
         let (began, limit, most) = (Instant::now(), ask.limit, self.options().answer_bytes);
         let (mut jobs, mut scanned, mut bytes): (Vec<ListedJob>, u64, usize) = (Vec::new(), 0, 0);

@@ -16,7 +16,7 @@ use crate::faults;
 use crate::job::settings::{LEASE_MAX_MS, LEASE_MIN_MS};
 use crate::job::spec::{Headers, check_content, check_headers, check_size, check_year};
 use crate::job::state::Verb;
-use crate::job::transition::{Back, Fate, Operation, Outcome, Refusal};
+use crate::job::transition::{Back, Operation, Outcome, Refusal, RollbackKind};
 use crate::job::{
     Child, Claim, Content, JobId, NewJob, Payload, QueueName, SemaphoreName, Timestamp, TraceContext, When,
 };
@@ -50,7 +50,7 @@ pub enum Action {
         push: Vec<(QueueName, NewPush)>,
     },
     Rollback {
-        fate: Fate,
+        kind: RollbackKind,
         error: Option<String>,
     },
     Extend {
@@ -149,7 +149,8 @@ impl Settle {
                 push.iter().enumerate().try_for_each(check)
             }
             Action::Rollback {
-                fate: Fate::Retry(Back::At(When::In(ms))) | Fate::Snooze(Back::At(When::In(ms))),
+                kind:
+                    RollbackKind::Retry(Back::At(When::In(ms))) | RollbackKind::Snooze(Back::At(When::In(ms))),
                 ..
             } => Ok(check_year(Some(*ms), "/delay_ms")?),
             Action::Move { when, headers, key, .. } => {
@@ -189,7 +190,7 @@ impl Settle {
                 let count = if faults::bug("half_of_children") { push.len() / 2 } else { push.len() };
                 Operation::Commit { claim, result, push: push.into_iter().take(count).map(job).collect() }
             }
-            Action::Rollback { fate, error } => Operation::Rollback { claim, fate, error },
+            Action::Rollback { kind, error } => Operation::Rollback { claim, kind, error },
             Action::Extend { lease_ms, progress } => Operation::Extend { claim, lease_ms, progress },
             Action::Move { queue, payload, when, priority, mut headers, key } => {
                 if let (Some(headers), Some(trace)) = (&mut headers, trace) {

@@ -11,7 +11,7 @@ use super::total_load::TotalLoad;
 use super::{Queues, Result};
 use crate::job::{QueueName, Timestamp};
 use crate::store::hold;
-use crate::store::{Counts, Load, Named, QUEUES_LOOKED_AT, QueueCounts, StoreError, Summary};
+use crate::store::{Counts, Load, Named, QUEUES_SCAN_LIMIT, QueueCounts, StoreError, Summary};
 
 /// Without a request for so long, the cache is not refreshed any more.
 const REFRESHED_FOR: Duration = Duration::from_millis(2500);
@@ -49,7 +49,7 @@ impl Age {
 
 /// How old the figures of one queue may be.
 const OWN_AGE_MAX: Duration = Duration::from_millis(900);
-/// Of so many queues at least the oldest job is looked for.
+/// Of so many queues at least the oldest job is queried.
 const SUMMARY_QUEUES: usize = 1000;
 /// Of so many queues their own figures are remembered.
 const OWN_MAX: usize = 1000;
@@ -163,13 +163,13 @@ impl Oldest {
             counts.oldest_is_approximate || counts.oldest_ready.is_none() && counts.counts.ready > 0
         };
         Self {
-            queues: by_age.iter().take(QUEUES_LOOKED_AT).map(|(_, queue)| (*queue).clone()).collect(),
-            next: by_age.get(QUEUES_LOOKED_AT).map(|(oldest, _)| *oldest),
+            queues: by_age.iter().take(QUEUES_SCAN_LIMIT).map(|(_, queue)| (*queue).clone()).collect(),
+            next: by_age.get(QUEUES_SCAN_LIMIT).map(|(oldest, _)| *oldest),
             is_approximate: count > queues.len() as u64 || queues.values().any(is_unknown),
         }
     }
 
-    /// Returns whether a queue that was not looked at may have an older job. It cannot if its own oldest ready job is younger than both.
+    /// Returns whether a queue that was not read may have an older job. It cannot if its own oldest ready job is younger than both.
     pub fn may_be_elsewhere(&self, load: &Load) -> bool {
         let found = [load.oldest_first, load.oldest_retried];
         let may_be = |next| found.iter().any(|found| found.is_none_or(|found| next < found));

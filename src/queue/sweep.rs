@@ -10,7 +10,7 @@ use crate::store::StoreError;
 const SWEEP_MAX: Duration = Duration::from_secs(1);
 /// How many names are read at once.
 const NAMES: usize = 100;
-/// How many jobs of one queue are removed before the time is looked at.
+/// How many jobs of one queue are removed before the time is checked.
 const JOBS: u64 = 500;
 
 /// What a call has deleted.
@@ -20,7 +20,7 @@ pub struct Swept {
     pub deleted: u64,
     /// How many have jobs, and were left.
     pub not_empty: u64,
-    /// The last queue that was looked at, where there are more behind it.
+    /// The last queue that was checked, where there are more behind it.
     pub last: Option<QueueName>,
     /// Whether there are more, or some are not empty yet.
     pub more: bool,

@@ -19,7 +19,7 @@ impl ClaimAsk {
 /// What one queue has given.
 #[derive(Debug, Default)]
 pub struct Given {
-    /// For each request, at its place.
+    /// For each request, at its index.
     pub won: Vec<Vec<Job>>,
     /// When another claim may win more.
     pub resume_at: Option<Timestamp>,

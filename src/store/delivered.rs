@@ -12,7 +12,7 @@ use crate::job::{Claim, JobId, Meta};
 /// How many jobs are remembered at most, in either half: a bound on memory, about 20 MB.
 const HALF: usize = 10_000;
 
-/// See the module's documentation. `P` is where the store finds a job again.
+/// See the module's documentation. `P` is what the store keeps with each job, such as its rowid.
 pub struct DeliveredCache<P = ()>(Mutex<Halves<P>>);
 
 impl<P> Default for DeliveredCache<P> {
@@ -41,9 +41,9 @@ impl<P> DeliveredCache<P> {
     /// are, and others as they were before.
     pub fn remember<'a>(&self, metas: impl Iterator<Item = (&'a Meta, P)>) {
         let mut halves = self.halves();
-        for (meta, place) in metas.filter(|(meta, _)| is_small(meta)) {
+        for (meta, kept) in metas.filter(|(meta, _)| is_small(meta)) {
             halves.older.remove(&meta.id);
-            halves.newer.insert(meta.id.clone(), Box::new((meta.clone(), place)));
+            halves.newer.insert(meta.id.clone(), Box::new((meta.clone(), kept)));
         }
         if halves.newer.len() >= HALF {
             halves.older = std::mem::take(&mut halves.newer);

@@ -1,5 +1,5 @@
 //! What keeps a restore that stood still from writing once another one has taken its store over: where several processes share a store,
-//! each of its writes is one transaction with a look at the mark, which that must still have.
+//! each of its writes is one transaction with a check of the mark, which that must still have.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -35,7 +35,7 @@ impl Fence {
         self.known().clone()
     }
 
-    /// Waits until no other write of this process looks at the mark: they would conflict.
+    /// Waits until no other write of this process checks the mark: they would conflict.
     pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.0.turn.lock().await
     }

@@ -66,16 +66,16 @@ pub struct Summary {
     pub queues: HashMap<QueueName, QueueCounts>,
 }
 
-/// How many jobs of a queue are looked at for its [`Load`], of those that are due, that are scheduled, and that workers hold.
-pub const LOOKED_AT: u64 = 10_000;
+/// How many jobs of a queue are scanned for its [`Load`], of those that are due, that are scheduled, and that workers hold.
+pub const SCAN_LIMIT: u64 = 10_000;
 
-/// How many scheduled jobs, and how many reserved ones, are looked at for the [`Load`] of all queues together. Whole jobs are read, and
+/// How many scheduled jobs, and how many reserved ones, are scanned for the [`Load`] of all queues together. Whole jobs are read, and
 /// payloads may be large.
-pub const ALL_LOOKED_AT: u64 = 2000;
-/// In how many queues due jobs are looked at for it.
-pub const QUEUES_LOOKED_AT: usize = 20;
+pub const ALL_SCAN_LIMIT: u64 = 2000;
+/// In how many queues due jobs are scanned for it.
+pub const QUEUES_SCAN_LIMIT: usize = 20;
 /// How many of each of these queues.
-pub const DUE_LOOKED_AT: u64 = 100;
+pub const DUE_SCAN_LIMIT: u64 = 100;
 
 /// Who works on a queue, or on all of them, and what is tried again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -90,26 +90,26 @@ pub struct Load {
     pub reserved: [u64; 4],
     /// How many named workers hold some.
     pub workers: u64,
-    /// Whether there are more scheduled or reserved jobs than were looked at.
+    /// Whether there are more scheduled or reserved jobs than were scanned.
     pub is_partial: bool,
-    /// Whether there are more due jobs than were looked at, so that older ones may be among the others.
+    /// Whether there are more due jobs than were scanned, so that older ones may be among the others.
     pub ages_are_partial: bool,
 }
 
 /// The ages that divide what workers hold, in milliseconds.
 pub const RESERVED_AGES_MS: [u64; 3] = [60_000, 600_000, 3_600_000];
 
-/// How many dead jobs of a queue, and how many blocked ones, are looked at for its [`Blockers`].
-pub const BLOCKED_LOOKED_AT: u64 = 1000;
+/// How many dead jobs of a queue, and how many blocked ones, are scanned for its [`Blockers`].
+pub const BLOCKED_SCAN_LIMIT: u64 = 1000;
 
 /// What may keep the blocked jobs of a queue from ever being delivered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blockers {
-    /// How many groups are held by a dead job, of the [`BLOCKED_LOOKED_AT`] oldest dead jobs.
+    /// How many groups are held by a dead job, of the [`BLOCKED_SCAN_LIMIT`] oldest dead jobs.
     pub dead_heads: u64,
     /// The oldest of these dead jobs.
     pub head: Option<DeadHead>,
-    /// The semaphores that the [`BLOCKED_LOOKED_AT`] oldest blocked jobs wait for, by name.
+    /// The semaphores that the [`BLOCKED_SCAN_LIMIT`] oldest blocked jobs wait for, by name.
     pub semaphores: Vec<SemaphoreName>,
 }
 
@@ -205,18 +205,18 @@ pub trait Figures: Send + Sync {
     /// Returns when the next job of a queue comes due of those that wait for their `run_at`.
     async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>>;
 
-    /// Returns who works on a queue, and what is tried again: of [`LOOKED_AT`] jobs at most of each kind, those first that come first.
+    /// Returns who works on a queue, and what is tried again: of [`SCAN_LIMIT`] jobs at most of each kind, those first that come first.
     async fn load(&self, queue: &QueueName) -> Result<Load>;
 
-    /// Returns the same of all queues: what is tried again and what workers hold, of [`ALL_LOOKED_AT`] jobs at most of each; and the oldest
-    /// due jobs of the first [`QUEUES_LOOKED_AT`] of these queues, of [`DUE_LOOKED_AT`] jobs at most in each.
+    /// Returns the same of all queues: what is tried again and what workers hold, of [`ALL_SCAN_LIMIT`] jobs at most of each; and the oldest
+    /// due jobs of the first [`QUEUES_SCAN_LIMIT`] of these queues, of [`DUE_SCAN_LIMIT`] jobs at most in each.
     async fn total_load(&self, queues: &[QueueName]) -> Result<Load>;
 
-    /// Returns how many named workers hold jobs of each of these queues, of [`LOOKED_AT`] reserved jobs of each at most, and on MongoDB of
+    /// Returns how many named workers hold jobs of each of these queues, of [`SCAN_LIMIT`] reserved jobs of each at most, and on MongoDB of
     /// fewer where there are many queues, but of 200 at least. Queues without holders are left out.
     async fn workers_of(&self, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>>;
 
-    /// Returns what may keep the blocked jobs of a queue from ever being delivered. It looks at [`BLOCKED_LOOKED_AT`] jobs at most of a kind.
+    /// Returns what may keep the blocked jobs of a queue from ever being delivered. It scans [`BLOCKED_SCAN_LIMIT`] jobs at most of a kind.
     async fn blockers(&self, queue: &QueueName) -> Result<Blockers>;
 
     /// Returns how many there are. Exact from `limit` on; below it, it may be an estimate that costs less.

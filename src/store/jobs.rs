@@ -266,7 +266,7 @@ pub trait Jobs: Send + Sync {
     /// Returns the scheduled jobs that are due next, the earliest first: up to `limit` queues and moments.
     async fn upcoming(&self, limit: usize) -> Result<Vec<(QueueName, Timestamp)>>;
 
-    /// Returns jobs by their ids, each at its place.
+    /// Returns jobs by their ids, each at the index of its id.
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>>;
 
     /// The same, as they are durably: what a failover may take back is not to be seen.
@@ -277,7 +277,7 @@ pub trait Jobs: Send + Sync {
     /// Returns those of these jobs that, durably, are there and have not [finished](crate::job::Meta::has_finished), in any order.
     async fn unfinished(&self, ids: &[JobId]) -> Result<Vec<JobId>>;
 
-    /// Takes one step of a search: returns jobs that the [filter](crate::job::Filter::accepts) means, by id, and how far it has looked.
+    /// Takes one step of a search: returns jobs that the [filter](crate::job::Filter::accepts) means, by id, and how far it has scanned.
     /// Also where the filter means nearly no job, a step ends in time and reads a bounded amount; fewer jobs than were asked for say
     /// nothing of those behind it. Jobs that cannot be read are among them where what can be read of them is meant.
     async fn search(&self, ask: &Search) -> Result<Found>;

@@ -72,8 +72,8 @@ pub use answers::{Answering, Answers, Keyed, KeyedCall, Once, Recalled};
 pub use audit::{Audit, AuditFilter, AuditRow};
 pub use batches::{BatchChange, BatchChanged, BatchDenied, Batches, CalledBack};
 pub use figures::{
-    ALL_LOOKED_AT, BLOCKED_LOOKED_AT, Blockers, Counts, DUE_LOOKED_AT, DeadHead, Figures, LOOKED_AT, Load,
-    Named, Pool, QUEUES_LOOKED_AT, QueueCounts, RESERVED_AGES_MS, Reconciled, StoreSize, Summary,
+    ALL_SCAN_LIMIT, BLOCKED_SCAN_LIMIT, Blockers, Counts, DUE_SCAN_LIMIT, DeadHead, Figures, Load, Named,
+    Pool, QUEUES_SCAN_LIMIT, QueueCounts, RESERVED_AGES_MS, Reconciled, SCAN_LIMIT, StoreSize, Summary,
 };
 pub use jobs::{
     AHEAD_MAX, Applied, Change, ClaimAsk, Claims, Denied, GroupLine, Jobs, LOOK_AHEAD_MS, LineHead,

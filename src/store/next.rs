@@ -43,10 +43,10 @@ impl Taken {
         Self { applied, claims: Claims { won, ..Claims::default() }, unknown: Vec::new() }
     }
 
-    /// Returns what so many asks get, of which those at these places have claimed.
-    pub fn of(count: usize, places: Vec<usize>, asks: Vec<ClaimAsk>, mut claims: Claims) -> Self {
+    /// Returns what so many asks get, of which those at these indexes have claimed.
+    pub fn of(count: usize, indexes: Vec<usize>, asks: Vec<ClaimAsk>, mut claims: Claims) -> Self {
         let mut taken = Self::nothing(Vec::new(), count);
-        for ((n, ask), won) in places.into_iter().zip(asks).zip(std::mem::take(&mut claims.won)) {
+        for ((n, ask), won) in indexes.into_iter().zip(asks).zip(std::mem::take(&mut claims.won)) {
             match won {
                 Ok(jobs) => taken.claims.won[n] = Ok(jobs),
                 Err(_) => taken.unknown.push((ask.queue, ask.claim)),
@@ -89,7 +89,7 @@ impl TakeAsk {
     }
 }
 
-/// Returns the claims that can be made with the changes of a call, each with the place of its ask.
+/// Returns the claims that can be made with the changes of a call, each with the index of its ask.
 pub fn claims(
     takes: &[TakeAsk],
     applied: &[Result<Applied, Denied>],

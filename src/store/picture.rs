@@ -290,8 +290,8 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_word_and_their_order_is_that_of_the_list() {
-        for (place, (kind, word)) in Kind::ALL.into_iter().enumerate() {
-            assert_eq!((kind as usize, kind.as_str(), Kind::from_word(word)), (place, word, Some(kind)));
+        for (index, (kind, word)) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!((kind as usize, kind.as_str(), Kind::from_word(word)), (index, word, Some(kind)));
         }
         assert_eq!(Kind::from_word("__proto__"), None);
     }

@@ -3,7 +3,7 @@
 use crate::job::State;
 use crate::job::push::holds_key;
 
-/// How long the key of a job that holds it past the key's time is left alone, in milliseconds. A push that asks for the key looks at
+/// How long the key of a job that holds it past the key's time is left alone, in milliseconds. A push that asks for the key reads
 /// its job, so that this only says how long a record stays too long; a shorter time would be spent on the keys of dead
 /// jobs, which may be very many.
 pub(super) const KEY_CHECKED_AGAIN_MS: u64 = 600_000;

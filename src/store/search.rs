@@ -2,7 +2,7 @@
 //!
 //! A search walks jobs by id, in either direction. It begins behind a job and ends behind another, so that jobs which come or go
 //! meanwhile neither shift nor repeat what it finds. A step ends where enough is found, and where it has cost enough: another one goes on
-//! behind the last job that it looked at.
+//! behind the last job that it scanned.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{ListedJob, PageBuilder};
 use crate::job::error_group::{Death, Tally};
 use crate::job::{Content, Filter, JobId, Reach, Timestamp};
 
-/// How many jobs one step looks at, unless less is asked for.
+/// How many jobs one step scans, unless less is asked for.
 pub const SCANNED_MAX: u64 = 50_000;
 /// How long a step takes, in about.
 const TIME: Duration = Duration::from_millis(600);
@@ -21,7 +21,7 @@ const TALLIED_MAX: u64 = 200_000;
 const TALLY_TIME: Duration = Duration::from_millis(1000);
 /// How many jobs an index that has them in another order may have for a search: they are sorted for each step.
 pub const SORTED_MAX: usize = 20_000;
-/// How many jobs are looked at in one go, at least and at most.
+/// How many jobs are scanned in one go, at least and at most.
 const WINDOW: (usize, usize) = (128, 8192);
 /// Goes that took longer than this are followed by shorter ones.
 const SLOW: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ pub struct Search {
     pub newest_first: bool,
     /// The most jobs to find.
     pub limit: usize,
-    /// The most jobs to look at.
+    /// The most jobs to scan.
     pub scanned_max: u64,
     /// Whether payloads and results are wanted; without them jobs have `null` and none.
     pub with_contents: bool,
@@ -56,9 +56,9 @@ impl Search {
 pub struct Found {
     /// The jobs that are meant, by id.
     pub jobs: Vec<ListedJob>,
-    /// How many jobs were looked at.
+    /// How many jobs were scanned.
     pub scanned: u64,
-    /// The last job that was looked at, where there may be more behind it. `None`: the search is over.
+    /// The last job that was scanned, where there may be more behind it. `None`: the search is over.
     pub stopped_at: Option<JobId>,
 }
 
@@ -72,7 +72,7 @@ pub struct Walk<'a> {
     began: Instant,
     window: usize,
     went: Instant,
-    /// What was looked at last: what other programs have written may have an id that no job has.
+    /// What was scanned last: what other programs have written may have an id that no job has.
     at: Option<String>,
     /// The last of them that is a job's id, in this step.
     last: Option<JobId>,
@@ -98,13 +98,13 @@ impl<'a> Walk<'a> {
         self.page.room()
     }
 
-    /// Returns how many jobs to look at next where a go costs the same, however many they are: they are sorted for it.
+    /// Returns how many jobs to scan next where a go costs the same, however many they are: they are sorted for it.
     pub fn widest(&self) -> usize {
         let left = usize::try_from(self.ask.scanned_max.saturating_sub(self.scanned)).unwrap_or(usize::MAX);
         WINDOW.1.min(left.max(1))
     }
 
-    /// Returns how many jobs to look at next: about twice as many as the last time, or fewer where that was slow.
+    /// Returns how many jobs to scan next: about twice as many as the last time, or fewer where that was slow.
     pub fn window(&mut self) -> usize {
         if self.scanned > 0 {
             let is_slow = self.went.elapsed() > SLOW;
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
         self.window.min(left.max(1))
     }
 
-    /// These were looked at, in this order.
+    /// These were scanned, in this order.
     pub fn passed<'i>(&mut self, ids: impl DoubleEndedIterator<Item = &'i str> + ExactSizeIterator) {
         self.scanned += ids.len() as u64;
         let mut backwards = ids.rev().peekable();
@@ -139,7 +139,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// Whether the step is over once this is looked at.
+    /// Whether the step is over once this is scanned.
     pub fn ends_at(&self, id: &str) -> bool {
         self.is_filled() && id.parse::<JobId>().is_ok()
     }
@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
         (self.is_filled() || self.is_spent()) && self.last.is_some()
     }
 
-    /// Ends the step; `more`: not all jobs were looked at.
+    /// Ends the step; `more`: not all jobs were scanned.
     pub fn end(self, more: bool) -> Found {
         Found { jobs: self.page.into_items(), scanned: self.scanned, stopped_at: self.last.filter(|_| more) }
     }

@@ -2,7 +2,7 @@
 
 use tailback::job::backoff::BackoffKind;
 use tailback::job::record::TrailReason;
-use tailback::job::transition::{Back, Edit, Fate, Loss, Operation, Outcome, Refusal};
+use tailback::job::transition::{Back, Edit, Loss, Operation, Outcome, Refusal, RollbackKind};
 use tailback::job::{Backoff, JobId, QueueSettings, Rules, State, Visible, When};
 use tailback::store::{ClaimAsk, Store};
 
@@ -115,7 +115,7 @@ pub async fn a_failure_is_remembered_whole(store: &dyn Store) {
     let taken = claim(store, asked).await.remove(0);
     let operation = Operation::Rollback {
         claim: held_by(&taken),
-        fate: Fate::retry(None),
+        kind: RollbackKind::retry(None),
         error: Some("line 1\nline \"2\" \u{0} ü $ .".into()),
     };
     apply(store, change(&taken.meta.id, operation)).await.unwrap();
@@ -138,7 +138,7 @@ pub async fn a_long_message_is_cut_between_characters(store: &dyn Store) {
     let taken = push_and_take(store, job("q")).await;
     let operation = Operation::Rollback {
         claim: held_by(&taken),
-        fate: Fate::retry(None),
+        kind: RollbackKind::retry(None),
         error: Some("a".to_owned() + &"ü".repeat(5000)),
     };
     apply(store, change(&taken.meta.id, operation)).await.unwrap();
@@ -223,14 +223,14 @@ pub async fn only_the_dead_are_redriven(store: &dyn Store) {
 pub async fn a_job_that_is_given_up_is_dead_at_once(store: &dyn Store) {
     let rules = rules_of("q", |s| s.dead_letter = Some(queue("graves")));
     let taken = push_and_take(store, job("q").max_attempts(9)).await;
-    let died = outcome(store, give_back(&taken, Fate::Dead, Some("hopeless")), &rules).await;
+    let died = outcome(store, give_back(&taken, RollbackKind::Dead, Some("hopeless")), &rules).await;
     assert_eq!(died, Outcome::Dead { moved_to: Some(queue("graves")) });
     let letter = see(store, &taken.meta.id).await.meta;
     let origin = letter.origin.unwrap();
     assert_eq!((origin.attempts, origin.error.as_deref()), (1, Some("hopeless")));
 
     let held = push_and_take(store, job("q").group("g")).await;
-    let died = outcome(store, give_back(&held, Fate::Dead, None), &rules).await;
+    let died = outcome(store, give_back(&held, RollbackKind::Dead, None), &rules).await;
     assert_eq!(died, Outcome::Dead { moved_to: None }, "it holds its group");
     let next = push(store, vec![job("q").group("g")]).await;
     assert_eq!(next, [tailback::store::Pushed::Blocked]);
@@ -241,13 +241,13 @@ pub async fn a_job_is_put_off_for_nothing(store: &dyn Store) {
     let first = push_and_take(store, job("q")).await;
     let (was, later) = (first.meta.run_at, first.meta.run_at.plus_ms(90_000));
     let mut taken = first;
-    for (fate, due) in [
-        (Fate::Snooze(Back::InPlace), was),
-        (Fate::Snooze(Back::At(When::At(later))), later),
-        (Fate::Snooze(Back::At(When::At(was))), was),
+    for (kind, due) in [
+        (RollbackKind::Snooze(Back::InPlace), was),
+        (RollbackKind::Snooze(Back::At(When::At(later))), later),
+        (RollbackKind::Snooze(Back::At(When::At(was))), was),
     ] {
         assert_eq!(taken.meta.attempts, 1);
-        let back = outcome(store, give_back(&taken, fate, None), &rules).await;
+        let back = outcome(store, give_back(&taken, kind, None), &rules).await;
         assert_eq!(back, Outcome::Returned { queue: queue("q"), run_at: due, blocked: false });
         let meta = see(store, &taken.meta.id).await.meta;
         assert_eq!((meta.attempts, meta.errors.len(), meta.claim), (0, 0, None));
@@ -265,7 +265,7 @@ pub async fn a_job_back_in_its_place_comes_first(store: &dyn Store) {
     assert_eq!(first.meta.id, ids[0]);
     let second = take(store, "q").await;
     for lost in [
-        give_back(&first, Fate::Retry(Back::InPlace), None),
+        give_back(&first, RollbackKind::Retry(Back::InPlace), None),
         change(&second.meta.id, Operation::Abandon { claim: held_by(&second), loss: Loss::Removed }),
     ] {
         let before = see(store, &lost.id).await.meta;

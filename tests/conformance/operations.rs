@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tailback::job::audit::{AuditRow, shown};
 use tailback::job::bulk::{BulkAction, BulkFilter, BulkIntent, BulkState};
 use tailback::job::state::{State, Visible};
-use tailback::job::transition::{Back, Edit, Fate, Operation, Refusal};
+use tailback::job::transition::{Back, Edit, Operation, Refusal, RollbackKind};
 use tailback::job::{
     Bulk, BulkId, IdSource, JobId, NewJob, Payload, Reach, Rules, SemaphoreName, Timestamp, When,
 };
@@ -206,7 +206,7 @@ pub async fn what_comes_to_wait_says_since_when(store: &dyn Store) {
     let snoozed = push_and_take(store, job("snoozed")).await;
     assert_eq!(stamps(&snoozed.meta.id).await, (None, None), "a delivery is no wait");
     let at = later().await;
-    let put_off = Fate::Snooze(Back::At(When::At(at.plus_ms(600_000))));
+    let put_off = RollbackKind::Snooze(Back::At(When::At(at.plus_ms(600_000))));
     apply(store, give_back(&snoozed, put_off, None)).await.unwrap();
     let (came, given_back) = stamps(&snoozed.meta.id).await;
     assert!(came == given_back && came.is_some_and(|came| came >= at), "{came:?} {given_back:?}");

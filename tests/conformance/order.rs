@@ -1,7 +1,7 @@
 //! The order of delivery, and what must not be delivered.
 
 use tailback::job::When;
-use tailback::job::transition::{Back, Edit, Fate};
+use tailback::job::transition::{Back, Edit, RollbackKind};
 use tailback::store::Store;
 
 use super::support::*;
@@ -131,8 +131,8 @@ pub async fn a_passed_job_that_may_be_delivered_after_all_is_next(store: &dyn St
         let held = take(store, "q").await;
         assert_eq!(held.meta.id, expiring[n]);
         // What comes back to a place before all others, too.
-        let fate = Fate::Retry(Back::At(When::At(first.minus_ms(1))));
-        apply(store, give_back(&held, fate, None)).await.unwrap();
+        let kind = RollbackKind::Retry(Back::At(When::At(first.minus_ms(1))));
+        apply(store, give_back(&held, kind, None)).await.unwrap();
         assert_eq!(take(store, "q").await.meta.id, expiring[n]);
     }
     assert_eq!(take(store, "q").await.meta.id, behind[1]);

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use tailback::job::{Event, QueueName, Tally, Timestamp};
 use tailback::store::{
-    ALL_LOOKED_AT, Blockers, ClaimAsk, Counts, DUE_LOOKED_AT, Depth, Load, RecentTally, SeriesRow, SeriesRun,
-    SeriesWrite, Span, StepOfOther, Store, Subject, ToldStep,
+    ALL_SCAN_LIMIT, Blockers, ClaimAsk, Counts, DUE_SCAN_LIMIT, Depth, Load, RecentTally, SeriesRow,
+    SeriesRun, SeriesWrite, Span, StepOfOther, Store, Subject, ToldStep,
 };
 
 use super::support::*;
@@ -298,7 +298,7 @@ pub async fn the_load_of_all_queues_is_theirs_together(store: &dyn Store) {
 }
 
 pub async fn a_load_of_all_queues_says_what_it_leaves_out(store: &dyn Store) {
-    let (a, jobs) = (queue("a"), DUE_LOOKED_AT as usize);
+    let (a, jobs) = (queue("a"), DUE_SCAN_LIMIT as usize);
     push_all(store, (1..jobs).map(|_| job("a")).collect()).await;
     let is_part = async |queues: &[QueueName]| {
         let load = store.total_load(queues).await.unwrap();
@@ -308,7 +308,7 @@ pub async fn a_load_of_all_queues_says_what_it_leaves_out(store: &dyn Store) {
     assert_eq!(is_part(&a).await, (false, false));
     push_all(store, vec![job("a")]).await;
     assert_eq!((is_part(&a).await, is_part(&[]).await), ((false, true), (false, false)));
-    push_all(store, (0..ALL_LOOKED_AT).map(|_| job("b").delay(600_000)).collect()).await;
+    push_all(store, (0..ALL_SCAN_LIMIT).map(|_| job("b").delay(600_000)).collect()).await;
     assert_eq!(is_part(&[]).await, (true, false));
 }
 

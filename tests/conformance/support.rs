@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tailback::job::record::{KeyConflict, KeyHold, KeyUntil};
 use tailback::job::settings::Defaults;
 use tailback::job::state::State;
-use tailback::job::transition::{Edit, Fate, Operation, Outcome, Refusal};
+use tailback::job::transition::{Edit, Operation, Outcome, Refusal, RollbackKind};
 use tailback::job::{
     Backoff, BatchId, Binary, Claim, Content, IdSource, Job, JobId, JobSpec, NewJob, Payload, QueueName,
     QueueSettings, Rules, Stage, Timestamp, When,
@@ -301,7 +301,7 @@ pub fn commit(job: &Job) -> Change {
 pub fn rollback(job: &Job, delay_ms: Option<u64>) -> Change {
     let operation = Operation::Rollback {
         claim: held_by(job),
-        fate: Fate::retry(delay_ms),
+        kind: RollbackKind::retry(delay_ms),
         error: Some("it broke".into()),
     };
     change(&job.meta.id, operation)
@@ -336,8 +336,8 @@ pub fn edit_of(edit: Edit) -> Operation {
 }
 
 /// Gives a job back, to become of it what this says.
-pub fn give_back(job: &Job, fate: Fate, error: Option<&str>) -> Change {
-    let operation = Operation::Rollback { claim: held_by(job), fate, error: error.map(str::to_owned) };
+pub fn give_back(job: &Job, kind: RollbackKind, error: Option<&str>) -> Change {
+    let operation = Operation::Rollback { claim: held_by(job), kind, error: error.map(str::to_owned) };
     change(&job.meta.id, operation)
 }
 

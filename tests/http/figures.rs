@@ -119,7 +119,7 @@ pub async fn stats_list_the_background_tasks(place: &Place) {
         "series_folder",
         "settings",
         "waiter_poll",
-        "metrics_upkeep",
+        "histogram_drain",
         "workers",
     ];
     if place.url.starts_with("mongodb") {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tailback::job::transition::{Back, Edit, Fate, Loss, Operation};
+use tailback::job::transition::{Back, Edit, Loss, Operation, RollbackKind};
 use tailback::job::{Claim, JobId, QueueName, Reach, State, Timestamp, Visible, When};
 use tailback::store::Change;
 
@@ -114,12 +114,12 @@ impl World<'_> {
                     (None, true) => Back::InPlace,
                     (None, false) => Back::ByBackoff,
                 };
-                let fate = match kind {
-                    0 => Fate::Dead,
-                    1..=3 => Fate::Snooze(back),
-                    _ => Fate::Retry(back),
+                let kind = match kind {
+                    0 => RollbackKind::Dead,
+                    1..=3 => RollbackKind::Snooze(back),
+                    _ => RollbackKind::Retry(back),
                 };
-                Operation::Rollback { claim, fate, error }
+                Operation::Rollback { claim, kind, error }
             }
             Act::Extend { lease, progress } => {
                 Operation::Extend { claim, lease_ms: lease.map(ms), progress: progress.map(json) }

@@ -5,7 +5,7 @@ use tailback::job::State;
 use tailback::job::backoff::BackoffKind;
 use tailback::job::record::TrailReason;
 use tailback::job::settings::{Lapsed, OnGroupDead};
-use tailback::job::transition::{Back, Fate};
+use tailback::job::transition::{Back, RollbackKind};
 
 use super::job::{Home, Job, Turn, When};
 use super::settle::{Becomes, due, elsewhere, failed, is_over, unheld};
@@ -32,7 +32,13 @@ impl Model {
     }
 
     /// What becomes of a job that its worker gives back.
-    pub fn is_given_back(&mut self, job: &Job, fate: Fate, error: Option<String>, now: When) -> Becomes {
+    pub fn is_given_back(
+        &mut self,
+        job: &Job,
+        kind: RollbackKind,
+        error: Option<String>,
+        now: When,
+    ) -> Becomes {
         if is_over(job, now) {
             return self.leaves(job);
         }
@@ -41,17 +47,19 @@ impl Model {
             Back::At(when) => due(when, now),
             Back::InPlace => job.run_at.or_earlier(now),
         };
-        match fate {
-            Fate::Retry(back) => {
+        match kind {
+            RollbackKind::Retry(back) => {
                 let (least, most) = self.backoff_ms(job);
                 let message = error.unwrap_or_else(|| "rolled back without an error".into());
                 self.has_failed(job, message, at(back, now.plus_between(least, most)), now)
             }
-            Fate::Snooze(back) => {
+            RollbackKind::Snooze(back) => {
                 let next = error.map_or_else(|| unheld(job), |error| failed(job, &error, now));
                 self.comes_back(Job { attempts: job.attempts - 1, run_at: at(back, now), ..next })
             }
-            Fate::Dead => self.dies(job, error.unwrap_or_else(|| "given up without an error".into()), now),
+            RollbackKind::Dead => {
+                self.dies(job, error.unwrap_or_else(|| "given up without an error".into()), now)
+            }
         }
     }
 

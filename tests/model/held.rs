@@ -17,7 +17,7 @@ impl Model {
                 None => Ok(self.is_done(job, result.clone(), now)),
             },
             Operation::Pop { .. } => Ok(self.is_done(job, None, now)),
-            Operation::Rollback { fate, error, .. } => Ok(self.is_given_back(job, *fate, error.clone(), now)),
+            Operation::Rollback { kind, error, .. } => Ok(self.is_given_back(job, *kind, error.clone(), now)),
             Operation::Lapse { reserved_until, .. } => {
                 if job.reserved_until.map(|until| until.from) != Some(*reserved_until) {
                     return Err(No::Lost { gone: false });

@@ -272,8 +272,8 @@ pub fn elsewhere(mut job: Job, queue: &QueueName, reason: TrailReason, now: When
 /// The semaphores that others may have after this: it holds them no longer, or does not stand where it stood.
 fn released(before: &Job, next: Option<&Job>) -> Vec<SemaphoreName> {
     let waits = |job: &Job| job.waiting_since.is_some();
-    let place = |job: &Job| (job.queue.clone(), job.state, job.priority, job.run_at, waits(job));
-    let stays = next.is_some_and(|next| next.state == State::Reserved || place(next) == place(before));
+    let position = |job: &Job| (job.queue.clone(), job.state, job.priority, job.run_at, waits(job));
+    let stays = next.is_some_and(|next| next.state == State::Reserved || position(next) == position(before));
     if before.is_unfinished() && !stays { before.semaphores.clone() } else { Vec::new() }
 }
 

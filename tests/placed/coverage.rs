@@ -143,7 +143,7 @@ const TASKS: &[(&str, Struck, Struck)] = &[
     ("signal_publisher", "- signals only save time: waiters poll as well", ONE_SERVER),
     ("series_reader", NO_WRITE, ONE_SERVER),
     ("signal_listener", NO_WRITE, ONE_SERVER),
-    ("metrics_upkeep", NO_WRITE, NO_WRITE),
+    ("histogram_drain", NO_WRITE, NO_WRITE),
 ];
 
 /// Points at which no case here strikes, and why.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use mongodb::bson::{DateTime, doc};
 use tailback::job::settings::{Defaults, Rate};
-use tailback::job::transition::{Fate, Operation};
+use tailback::job::transition::{Operation, RollbackKind};
 use tailback::job::{
     Claim, IdSource, Job, JobSpec, NewJob, Payload, QueueSettings, Rules, SemaphoreName, When, WorkerName,
 };
@@ -47,7 +47,8 @@ pub async fn settling(bench: &Bench, jobs: Vec<Job>) {
         jobs.iter().map(change).collect()
     };
     let commit = |claim| Operation::Commit { claim, result: None, push: Vec::new() };
-    let rollback = |claim| Operation::Rollback { claim, fate: Fate::retry(Some(9_000_000)), error: None };
+    let rollback =
+        |claim| Operation::Rollback { claim, kind: RollbackKind::retry(Some(9_000_000)), error: None };
     let target = queue(8);
     let to = |claim| Operation::Move {
         claim,

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::crew::Shared;
-use super::lease::{Fate, Lost};
+use super::lease::{LeaseState, Lost};
 use super::printer::Printer;
 use super::reaper::{Ended, Group};
 use super::{Phase, Work};
@@ -210,15 +210,15 @@ impl Running {
     pub async fn finish(
         mut self,
         work: &Work,
-        fate: watch::Receiver<Fate>,
+        state: watch::Receiver<LeaseState>,
         leave: watch::Receiver<Phase>,
         printer: &Printer,
     ) -> Run {
-        let mut watched = fate.clone();
+        let mut watched = state.clone();
         let stop = tokio::select! {
             biased;
             ended = &mut self.ended => return self.done(ended, None).await,
-            stop = reason(fate, leave, work.timeout) => stop,
+            stop = reason(state, leave, work.timeout) => stop,
         };
         let is_allowed = self.group.signal(Signal::TERM);
         // Where the lease ends, another worker begins.
@@ -231,7 +231,7 @@ impl Running {
         // What is stopped for another reason may lose its lease before it has ended.
         let lost = async {
             let is_lost = matches!(stop, Stop::Lost(_));
-            if is_lost || watched.wait_for(|fate| matches!(fate, Fate::Lost(_))).await.is_err() {
+            if is_lost || watched.wait_for(|state| matches!(state, LeaseState::Lost(_))).await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
@@ -271,13 +271,13 @@ impl Running {
 
 /// Waits until a command must not go on.
 async fn reason(
-    mut fate: watch::Receiver<Fate>,
+    mut state: watch::Receiver<LeaseState>,
     mut leave: watch::Receiver<Phase>,
     limit: Option<Duration>,
 ) -> Stop {
     let lost = async {
-        match fate.wait_for(|fate| *fate != Fate::Held).await.as_deref() {
-            Ok(Fate::Lost(lost)) => Stop::Lost(lost.clone()),
+        match state.wait_for(|state| *state != LeaseState::Held).await.as_deref() {
+            Ok(LeaseState::Lost(lost)) => Stop::Lost(lost.clone()),
             Ok(_) => Stop::Unwanted,
             // The task that watches the lease is gone, and nothing is known of it.
             Err(_) => Stop::Lost(Lost {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::ask::{Answer, Times, WAIT, is_never};
 use super::command::{payload, start};
-use super::lease::{Fate, Lease, Lost};
+use super::lease::{Lease, LeaseState, Lost};
 use super::printer::Printer;
 use super::reaper::{Ended, Reaper};
 use super::settle::{Settle, Unsent, let_go};
@@ -370,12 +370,12 @@ impl Shared {
             kill_after: self.work.kill_after,
             first: self.third(),
         };
-        let (fate, held) = watch::channel(Fate::Held);
+        let (state, held) = watch::channel(LeaseState::Held);
         let mut keeper = None;
         let Done { settle, ended, is_breathless } = if lease.is_over() {
             Done::unrun(Settle::give_back("its time may be over: the answer came late"))
         } else {
-            keeper = Some(Task(tokio::spawn(lease.keep(self.client.clone(), fate))));
+            keeper = Some(Task(tokio::spawn(lease.keep(self.client.clone(), state))));
             self.execute(&job, held.clone(), phase.clone()).await
         };
         let (outcome, reason) = match settle {
@@ -406,7 +406,12 @@ impl Shared {
     }
 
     /// Runs the command, and returns what is to be said to the server.
-    async fn execute(&self, job: &Job, held: watch::Receiver<Fate>, phase: watch::Receiver<Phase>) -> Done {
+    async fn execute(
+        &self,
+        job: &Job,
+        held: watch::Receiver<LeaseState>,
+        phase: watch::Receiver<Phase>,
+    ) -> Done {
         if *phase.borrow() != Phase::Working {
             return Done::unrun(Settle::give_back("the worker stopped"));
         }

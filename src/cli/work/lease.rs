@@ -13,7 +13,7 @@ use crate::cli::time::ms;
 
 /// Whether a job is still this worker's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
+pub enum LeaseState {
     /// It is.
     Held,
     /// It is, and its cancellation was requested.
@@ -86,7 +86,7 @@ impl Lease {
 
     /// Extends the lease again and again, until it is lost. By this machine's clock it ends no later than at the server; where
     /// the server is not reached it is given up before that.
-    pub async fn keep(self, client: Client, fate: watch::Sender<Fate>) {
+    pub async fn keep(self, client: Client, state: watch::Sender<LeaseState>) {
         let (pace, now) = (self.pace(), Instant::now());
         let last = self.last();
         let mut ends_at = self.first_end();
@@ -97,7 +97,7 @@ impl Lease {
             let lost = self.given_up(ends_at, last);
             sleep_until(next.min(lost.0)).await;
             if Instant::now() >= lost.0 {
-                fate.send_replace(Fate::Lost(lost.1));
+                state.send_replace(LeaseState::Lost(lost.1));
                 return;
             }
             let sent = Instant::now();
@@ -110,12 +110,12 @@ impl Lease {
                 Ok(extended) => {
                     ends_at = sent + self.length;
                     if extended.cancel_requested {
-                        fate.send_replace(Fate::Unwanted);
+                        state.send_replace(LeaseState::Unwanted);
                     }
                     next = sent + pace;
                 }
                 Err(failure) if is_final(&failure) => {
-                    fate.send_replace(Fate::Lost(Lost { reason: failure.to_string(), by: None }));
+                    state.send_replace(LeaseState::Lost(Lost { reason: failure.to_string(), by: None }));
                     return;
                 }
                 Err(_) => {

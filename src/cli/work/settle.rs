@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::ask::is_never;
 use super::command::{Run, Stop, result};
 use super::crew::{PARTING, Shared};
-use super::lease::{Fate, Lost, is_final};
+use super::lease::{LeaseState, Lost, is_final};
 use super::printer::Printer;
 use super::reaper::Ended;
 use super::{Phase, Work};
@@ -113,7 +113,7 @@ impl Settle {
         shared: &Shared,
         id: &str,
         reservation: &str,
-        (held, mut phase): (watch::Receiver<Fate>, watch::Receiver<Phase>),
+        (held, mut phase): (watch::Receiver<LeaseState>, watch::Receiver<Phase>),
     ) -> Result<Self, Unsent> {
         let Shared { work, client, printer, .. } = shared;
         let mut settle = self;
@@ -137,7 +137,7 @@ impl Settle {
                 Err(failure) => failure,
             };
             let is_refused = is_refused(&failure);
-            let is_lost = matches!(*held.borrow(), Fate::Lost(_)) || held.has_changed().is_err();
+            let is_lost = matches!(*held.borrow(), LeaseState::Lost(_)) || held.has_changed().is_err();
             let is_over = until.is_some_and(|until| Instant::now() >= until)
                 || is_lost && (work.is_short() || is_never(&failure));
             if is_over || settle.is_refused_by(&failure) {

@@ -56,8 +56,9 @@ fn illustrate_one(operation: &mut Map<String, Value>, call: &Value) {
     for parameter in parameters.into_iter().flatten().filter_map(Value::as_object_mut) {
         let name = parameter.get("name").and_then(Value::as_str).unwrap_or_default();
         let is_required = parameter.get("required") == Some(&Value::Bool(true));
-        let place = if parameter.get("in").is_some_and(|place| place == "path") { "path" } else { "query" };
-        if let Some(value) = call.get(place).and_then(|values| values.get(name)).filter(|_| is_required) {
+        let is_in_path = parameter.get("in").is_some_and(|location| location == "path");
+        let location = if is_in_path { "path" } else { "query" };
+        if let Some(value) = call.get(location).and_then(|values| values.get(name)).filter(|_| is_required) {
             parameter.insert("example".into(), value.clone());
         }
     }

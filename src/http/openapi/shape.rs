@@ -57,8 +57,8 @@ pub fn shape(api: &mut Value) {
     each_operation(api, &mut |_, operation| {
         bodies(operation, &mut |schema| walk(schema, &mut |schema| bounded(schema, true)));
     });
-    if let Some(place) = api.pointer_mut("/components/schemas") {
-        *place = Value::Object(schemas);
+    if let Some(all) = api.pointer_mut("/components/schemas") {
+        *all = Value::Object(schemas);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::http::problem::ApiResult;
 use crate::job::list::at_most;
 use crate::job::record::KeyUntil;
 use crate::job::spec::{Headers, JobHeaders};
-use crate::job::transition::{Back, Fate};
+use crate::job::transition::{Back, RollbackKind};
 use crate::job::{Base64, Invalid, JobKey, MediaType, QueueName, Reservation, Timestamp};
 use crate::queue::Relocation;
 use crate::queue::settle::{Action, MoveKey, PUSHES_MAX};
@@ -120,12 +120,12 @@ pub struct MoveRequest {
 
 impl RollbackRequest {
     /// Returns what is to become of the job, unless the fields contradict each other.
-    fn fate(&self) -> Result<Fate, Invalid> {
+    fn kind(&self) -> Result<RollbackKind, Invalid> {
         let when = when(self.delay_ms, self.run_at)?;
         let (keeps_place, counts) = (self.keep_place == Some(true), self.count_attempt != Some(false));
         if self.dead == Some(true) {
             return match (when, keeps_place, counts) {
-                (None, false, true) => Ok(Fate::Dead),
+                (None, false, true) => Ok(RollbackKind::Dead),
                 _ => Err(Invalid::new(
                     "/dead",
                     "cannot be combined with delay_ms, run_at, keep_place or count_attempt: a dead job does not come back",
@@ -140,7 +140,7 @@ impl RollbackRequest {
             (None, true) => Back::InPlace,
             (None, false) => Back::ByBackoff,
         };
-        Ok(if counts { Fate::Retry(back) } else { Fate::Snooze(back) })
+        Ok(if counts { RollbackKind::Retry(back) } else { RollbackKind::Snooze(back) })
     }
 }
 
@@ -167,8 +167,8 @@ impl IntoAction for CommitRequest {
 
 impl IntoAction for RollbackRequest {
     fn into_action(self) -> ApiResult<(String, Action)> {
-        let fate = self.fate()?;
-        Ok((self.reservation, Action::Rollback { fate, error: self.error }))
+        let kind = self.kind()?;
+        Ok((self.reservation, Action::Rollback { kind, error: self.error }))
     }
 
     fn take_next(&mut self) -> Option<NextRequest> {

@@ -19,7 +19,7 @@ pub enum Operation {
     /// A reserve that deletes the job at once, whatever stages it has before it.
     Pop { claim: Claim },
     /// The work failed, or is put off.
-    Rollback { claim: Claim, fate: Fate, error: Option<String> },
+    Rollback { claim: Claim, kind: RollbackKind, error: Option<String> },
     /// The worker needs more time (`None`: as much as it first asked for).
     Extend { claim: Claim, lease_ms: Option<u64>, progress: Option<Payload> },
     /// The worker puts the job into another queue, where its attempts start again, and has this key. Nothing happens where another job
@@ -196,7 +196,7 @@ impl Operation {
 
 /// What becomes of a job that its worker gives back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum RollbackKind {
     /// The attempt counts: it comes back, or is dead once its attempts are used up.
     Retry(Back),
     /// It comes back, and the attempt does not count.
@@ -205,7 +205,7 @@ pub enum Fate {
     Dead,
 }
 
-impl Fate {
+impl RollbackKind {
     /// Returns a retry after so many milliseconds; `None`: by the backoff.
     pub fn retry(delay_ms: Option<u64>) -> Self {
         Self::Retry(delay_ms.map_or(Back::ByBackoff, |ms| Back::At(When::In(ms))))

@@ -53,9 +53,9 @@ fn operations(claim: &Claim) -> Vec<Operation> {
     let mut operations = vec![
         Operation::Commit { claim: claim(), result, push: Vec::new() },
         Operation::Pop { claim: claim() },
-        Operation::Rollback { claim: claim(), fate: Fate::retry(None), error: error() },
-        Operation::Rollback { claim: claim(), fate: Fate::Snooze(Back::InPlace), error: error() },
-        Operation::Rollback { claim: claim(), fate: Fate::Dead, error: error() },
+        Operation::Rollback { claim: claim(), kind: RollbackKind::retry(None), error: error() },
+        Operation::Rollback { claim: claim(), kind: RollbackKind::Snooze(Back::InPlace), error: error() },
+        Operation::Rollback { claim: claim(), kind: RollbackKind::Dead, error: error() },
         Operation::Extend { claim: claim(), lease_ms, progress },
         Operation::Move {
             claim: claim(),
@@ -339,7 +339,7 @@ fn each_return_takes_back_the_last_death() {
         let around = Surroundings { now: at(NOW + now), rules: &rules, chance: 0.0 };
         let held = Meta { state: State::Reserved, claim: Some(claim.clone()), attempts: 1, ..meta.clone() };
         let error = Some(format!("in {}", meta.queue));
-        let rollback = Operation::Rollback { claim: claim.clone(), fate: Fate::Dead, error };
+        let rollback = Operation::Rollback { claim: claim.clone(), kind: RollbackKind::Dead, error };
         written(step(&held, &rollback, around).unwrap())
     };
     let redrive = |meta: &Meta| {

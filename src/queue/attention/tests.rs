@@ -103,7 +103,7 @@ fn each_other_reason_begins_and_ends_at_its_bounds() {
     let counts = |counts| Seen { counts, ..well() };
     let rows: &[Row<'_>] = &[
         // Blocked.
-        ("nobody looked", counts(blocked), &[]),
+        ("not queried", counts(blocked), &[]),
         ("behind a dead job", Seen { held: Some(&dead_head), ..counts(blocked) }, &[Reason::Blocked]),
         ("nothing is blocked any more", Seen { held: Some(&dead_head), ..well() }, &[]),
         ("no such semaphore", Seen { held: Some(&missing), ..counts(blocked) }, &[Reason::Blocked]),
@@ -182,7 +182,7 @@ fn where_no_delivery_is_remembered_it_is_not_said_since_when() {
 }
 
 #[test]
-fn what_is_worth_looking_for_is_what_could_be_said() {
+fn what_is_worth_a_query_is_what_could_be_said() {
     let counts =
         |ready, reserved, blocked, dead| Counts { ready, reserved, blocked, dead, ..Counts::default() };
     assert!(may_be_held(&counts(5, 5, 1, 1)) && may_be_held(&counts(0, 0, 1, 0)));

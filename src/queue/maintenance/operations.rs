@@ -27,7 +27,7 @@ use crate::store::{
 
 /// How many operations a server works on at once.
 const AT_ONCE: usize = 4;
-/// How long it works on one before it looks at the others.
+/// How long it works on one before it checks the others.
 const SLICE: Duration = Duration::from_millis(500);
 /// How long no other server takes an operation over, in milliseconds.
 const LEASE_MS: u64 = 5000;
@@ -152,8 +152,8 @@ impl Maintenance {
         Ok(is_saved.then_some(to))
     }
 
-    /// Looks for the next jobs, and does what is to be done with them. Where there are none for a while, it only remembers how far it has
-    /// looked.
+    /// Searches for the next jobs, and does what is to be done with them. Where there are none for a while, it only remembers how far it has
+    /// searched.
     async fn step(&self, operation: &mut Bulk, end: Instant) -> Result<Stepped> {
         let (queues, began) = (&self.queues, operation.began());
         let parts = operation.intent.parts();
@@ -182,7 +182,7 @@ impl Maintenance {
             if !found.jobs.is_empty() {
                 return self.do_step(operation, next, found).await;
             }
-            // What few jobs meet is looked for in steps as well: each is remembered.
+            // What few jobs meet is searched for in steps as well: each is remembered.
             match found.stopped_at {
                 Some(id) => at.after = Some(id),
                 None => (at.part, at.after, at.was_over) = (at.part + 1, None, false),
@@ -209,7 +209,7 @@ impl Maintenance {
         let Chosen { effect, mut base, picked } =
             self.choose(self.leased(next, now), found.jobs, now).await?;
         if base.cursor.after == last {
-            // What was looked at behind the last of them is not looked at again.
+            // What was scanned behind the last of them is not scanned again.
             base.cursor.was_over |= found.stopped_at.is_none();
             base.cursor.after = found.stopped_at.or(last);
         }

@@ -11,7 +11,7 @@ use crate::queue::Result;
 use crate::queue::changes::Tried;
 use crate::store::LOOK_AHEAD_MS;
 
-/// When to look again where all that is overdue is left out for a while.
+/// When to query again where all that is overdue is left out for a while.
 const STUCK_REST: Duration = Duration::from_millis(500);
 
 impl Maintenance {

@@ -88,7 +88,7 @@ impl Maintenance {
         if jobs > 0 {
             let applied = self.queues.apply_overdue(changes).await;
             if applied.is_err() {
-                self.listen(store.ping().await.is_ok()); // the next look may come before the next probe
+                self.listen(store.ping().await.is_ok()); // the next check may come before the next probe
             }
             taken = applied?.done;
         }

@@ -38,16 +38,16 @@ impl Prefixes {
         self.0.len()
     }
 
-    /// Returns the place, from 0, of the one that this name begins with.
-    pub fn place_of(&self, name: &str) -> Option<usize> {
+    /// Returns the index of the one that this name begins with.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
         // It is the last one that does not come behind the name: what stands between it and the name begins with it.
-        let place = self.0.partition_point(|prefix| &**prefix <= name).checked_sub(1)?;
-        self.0.get(place).filter(|prefix| name.starts_with(&***prefix)).map(|_| place)
+        let index = self.0.partition_point(|prefix| &**prefix <= name).checked_sub(1)?;
+        self.0.get(index).filter(|prefix| name.starts_with(&***prefix)).map(|_| index)
     }
 
     /// Returns whether this name begins with one of them.
     pub fn stand_for(&self, name: &str) -> bool {
-        self.place_of(name).is_some()
+        self.index_of(name).is_some()
     }
 
     /// Returns whether all names that begin with one of them come before this one.
@@ -81,7 +81,7 @@ mod tests {
         let all = prefixes(&["mail.out.", "b", "mail.", "zoo", "mail.", "mail", "b.c", "maim"]);
         assert_eq!(all, prefixes(&["b", "mail", "maim", "zoo"]));
         assert_eq!((all.count(), all.iter().next().map(|first| &**first)), (4, Some("b")));
-        for (name, place) in [
+        for (name, index) in [
             ("a", None),
             ("b", Some(0)),
             ("b.c.d", Some(0)),
@@ -94,11 +94,11 @@ mod tests {
             ("zooz", Some(3)),
             ("zz", None),
         ] {
-            assert_eq!((all.place_of(name), all.stand_for(name)), (place, place.is_some()), "{name}");
+            assert_eq!((all.index_of(name), all.stand_for(name)), (index, index.is_some()), "{name}");
         }
         assert_eq!(prefixes(&["a", "", "b"]), prefixes(&[""]));
-        assert_eq!(prefixes(&[""]).place_of("x"), Some(0));
-        assert_eq!(prefixes(&[]).place_of("x"), None);
+        assert_eq!(prefixes(&[""]).index_of("x"), Some(0));
+        assert_eq!(prefixes(&[]).index_of("x"), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!
 //! The document `indexes` of `meta` names those that were needed, for ever. A start drops the others where they list no job and
 //! nothing else shows that the feature is used. One that begins to need an index names it there before it asks for it; one that has
-//! dropped indexes looks there again, and builds what is named: in either order of the two, the index is there in the end.
+//! dropped indexes reads the names again, and builds what is named: in either order of the two, the index is there in the end.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -142,7 +142,7 @@ impl Indexes {
     }
 
     fn known(&self, rare: Rare) -> MutexGuard<'_, Known> {
-        // The array has a place for each.
+        // The array has an element for each.
         let known = self.known.get(rare as usize).unwrap_or(&self.known[0]);
         known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -27,7 +27,7 @@ use crate::store::mongo::client::{
 use crate::store::mongo::stored::Stored;
 use crate::store::{Result, StoreError};
 
-/// Every migration, in order: its name and its commands. Its number is its place, from 1.
+/// Every migration, in order: its name and its commands. Its number is its position in the list, from 1.
 static MIGRATIONS: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| migrations::of(&FOLDER));
 static FOLDER: Dir = include_dir!("$CARGO_MANIFEST_DIR/migrations/mongodb");
 

@@ -61,12 +61,12 @@ async fn prune_jobs(mongo: &Mongo, limit: usize) -> Result<u64> {
     let find = jobs.find(over.clone()).sort(doc! { "purge_at": 1 }).limit(limit);
     let find = find.projection(doc! { "queue": 1, "state": 1 });
     let found: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
-    let mut by_place: HashMap<(QueueName, State), u64> = HashMap::new();
+    let mut counts: HashMap<(QueueName, State), u64> = HashMap::new();
     for document in &found {
         if let (Ok(queue), Some(state)) =
             (Row(document).text("queue"), document.get_str("state").ok().and_then(State::from_word))
         {
-            *by_place.entry((queue, state)).or_default() += 1;
+            *counts.entry((queue, state)).or_default() += 1;
         }
     }
     if found.is_empty() {
@@ -77,12 +77,12 @@ async fn prune_jobs(mongo: &Mongo, limit: usize) -> Result<u64> {
     let mut still = over;
     still.insert("_id", doc! { "$in": ids });
     let statement = doc! { "q": still, "limit": 0 };
-    let sent = mongo.counters.sending(by_place.keys().map(|(queue, _)| queue));
+    let sent = mongo.counters.sending(counts.keys().map(|(queue, _)| queue));
     let database = mongo.connection.database().await?;
     let gone = write(database, doc! { "delete": JOBS, "deletes": [statement] }).await?;
     // Where another server was quicker with some of them, it is not known which: they are counted anew.
     if gone == found.len() as u64 {
-        by_place.iter().for_each(|((queue, state), count)| mongo.counters.left(queue, *state, *count));
+        counts.iter().for_each(|((queue, state), count)| mongo.counters.left(queue, *state, *count));
         sent.answered();
     }
     Ok(gone)

@@ -50,8 +50,8 @@ const KEPT_MS: u64 = Span::Coarse.kept_ms().unsigned_abs() + 2 * HOUR_MS.unsigne
 const AT_ONCE: usize = 1000;
 /// The approximate size of a piece of what servers announce to each other.
 const PIECE: usize = 1 << 20;
-/// So many documents before some time are looked at for how many jobs there were.
-const LOOKED_AT: i64 = 16;
+/// So many documents before some time are read for how many jobs there were.
+const SCAN_LIMIT: i64 = 16;
 
 #[async_trait]
 impl Series for Mongo {
@@ -237,7 +237,7 @@ async fn turns(mongo: &Mongo, from: Timestamp, to: Timestamp) -> Result<Vec<Time
 async fn before(mongo: &Mongo, mut within: Document) -> Result<Option<(Timestamp, Depth)>> {
     within.insert("d", doc! { "$exists": true });
     let series = mongo.collection(SERIES).await?;
-    let find = series.find(within).sort(doc! { "_id": -1 }).limit(LOOKED_AT);
+    let find = series.find(within).sort(doc! { "_id": -1 }).limit(SCAN_LIMIT);
     let documents: Vec<Stored> = find.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let depths = documents.iter().filter_map(Hour::read).flat_map(|hour| hour.depths());
     Ok(depths.max_by_key(|(at, _)| *at))

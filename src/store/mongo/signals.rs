@@ -28,7 +28,7 @@ use futures::stream::BoxStream;
 use mongodb::bson::doc;
 
 use self::document::{SIGNALS, to_document};
-use self::listener::Listener;
+use self::listener::SignalListener;
 use crate::job::Timestamp;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::{Connection, MongoOptions, fault};
@@ -41,9 +41,9 @@ const POOL_SIZE: u32 = 4;
 /// How long the database may keep a question for news open while there is none.
 pub const QUIET: Duration = Duration::from_secs(5);
 
-/// How long a server that starts waits for the others to listen to it, and how often it looks whether they do.
+/// How long a server that starts waits for the others to listen to it, and how often it checks whether they do.
 const JOIN_WITHIN: Duration = Duration::from_secs(1);
-const JOIN_LOOK: Duration = Duration::from_millis(25);
+const JOIN_POLL: Duration = Duration::from_millis(25);
 /// How long a poll that found no other server counts.
 const ALONE_FOR: Duration = Duration::from_secs(3);
 /// A server that has not said so for as long is gone, in milliseconds.
@@ -168,7 +168,7 @@ impl Signals {
         let until = Instant::now() + JOIN_WITHIN;
         let is_deaf = |other: &Stored| other.get_bool("listens").is_ok_and(|listens| !listens);
         while self.connection.within(self.others()).await?.iter().any(is_deaf) && Instant::now() < until {
-            tokio::time::sleep(JOIN_LOOK).await;
+            tokio::time::sleep(JOIN_POLL).await;
         }
         Ok(())
     }
@@ -223,7 +223,7 @@ impl Signals {
         self.connection.within(told).await
     }
 
-    /// Says to those that read the news that this server does not: else they learn it when they look around, seconds later. It
+    /// Says to those that read the news that this server does not: else they learn it by their next poll, seconds later. It
     /// saves time only.
     async fn say_stream(&self) {
         let says = doc! { "server": &self.server, "stream": true };
@@ -238,7 +238,7 @@ impl Signals {
 
     /// The signals of the other servers.
     pub fn listen(self: &Arc<Self>) -> BoxStream<'static, SignalEvent> {
-        let listener = Listener::new(self.clone());
+        let listener = SignalListener::new(self.clone());
         Box::pin(futures::stream::unfold(listener, async |mut listener| {
             let heard = listener.next().await;
             Some((heard, listener))

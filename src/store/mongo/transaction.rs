@@ -239,7 +239,7 @@ impl<'m> Tx<'m> {
     }
 
     /// Goes on only where the mark of a restore is there, which stays until the commit: a restore that takes it over waits for that.
-    async fn look_at_mark(&mut self, fence: &Fence) -> Result<(), TxError> {
+    async fn check_mark(&mut self, fence: &Fence) -> Result<(), TxError> {
         let marks = fence.marks();
         let own = marks.iter().map(|mark| doc! { "backup": &mark.backup, "beat": mark.beat });
         let own = doc! { "_id": "restoring", "$or": own.collect::<Vec<Document>>() };
@@ -372,7 +372,7 @@ impl<'m> Attempts<'m> {
             let attempt = timeout_at(self.end, async {
                 tx.begin().await?;
                 if let Some(fence) = &fence {
-                    tx.look_at_mark(fence).await?;
+                    tx.check_mark(fence).await?;
                 }
                 transaction.attempt(&mut tx).await
             });

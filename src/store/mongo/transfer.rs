@@ -362,23 +362,23 @@ fn memo_documents(memo: &Memo) -> Result<Vec<Stored>> {
 async fn import_memos(mongo: &Mongo, memos: Vec<Memo>) -> Result<Vec<Result<Imported>>> {
     let mut imported = vec![Ok(Imported::New); memos.len()];
     for kind in MemoKind::ALL {
-        let (mut places, mut documents) = (Vec::new(), Vec::new());
-        for (place, memo) in memos.iter().enumerate().filter(|(_, memo)| memo.kind() == kind) {
+        let (mut indexes, mut documents) = (Vec::new(), Vec::new());
+        for (index, memo) in memos.iter().enumerate().filter(|(_, memo)| memo.kind() == kind) {
             let of_memo = memo_documents(memo)?;
-            places.extend(of_memo.iter().map(|_| place));
+            indexes.extend(of_memo.iter().map(|_| index));
             documents.extend(of_memo);
         }
         let own: Vec<Document> = documents.iter().map(|document| (**document).clone()).collect();
         let ids: Vec<&str> = own.iter().map(|document| document.get_str("_id").unwrap_or_default()).collect();
         let is_same = |n: usize, there: &Document| match kind {
             MemoKind::Answers => Ok(own[n].iter().all(|(field, value)| there.get(field) == Some(value))),
-            _ => Ok(memo(kind, there)? == memos[places[n]]),
+            _ => Ok(memo(kind, there)? == memos[indexes[n]]),
         };
         let told = insert_or_compare(mongo, collection_of(kind), documents, &ids, is_same).await?;
         // The last document says whether it was there, and each that it was another.
-        for (place, told) in places.iter().zip(told) {
-            if !matches!(imported[*place], Ok(Imported::Different) | Err(_)) {
-                imported[*place] = told;
+        for (index, told) in indexes.iter().zip(told) {
+            if !matches!(imported[*index], Ok(Imported::Different) | Err(_)) {
+                imported[*index] = told;
             }
         }
     }

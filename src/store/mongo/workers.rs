@@ -214,7 +214,7 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
     Ok(workers)
 }
 
-/// Looks what those of these workers have done whose heartbeat is older than their timeout, and that hold something.
+/// Queries what those of these workers have done whose heartbeat is older than their timeout, and that hold something.
 async fn hear(mongo: &Mongo, workers: &mut [Worker]) -> Result<()> {
     let now = mongo.now()?;
     let late = workers.iter().filter(|worker| worker.reserved > 0 && worker.is_silent(now));

@@ -9,7 +9,7 @@ use crate::job::{
 };
 use crate::store::sqlite::SqliteStore;
 use crate::store::sqlite::fault::{Fault, readable};
-use crate::store::sqlite::jobs::children::{self, Fate};
+use crate::store::sqlite::jobs::children::{self, ChildDecision};
 use crate::store::sqlite::jobs::push::{self, New};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::tx::Tx;
@@ -156,14 +156,14 @@ pub fn change_by(
         (BatchChange::Lose(_, lost), Some(batch)) => batch.without(*lost),
         (_, None) => return Ok(Err(BatchDenied::Unknown)),
     };
-    let fates: Vec<Fate> = match children::check(tx, jobs, None, rules, now)? {
-        Ok(fates) => fates,
+    let decisions: Vec<ChildDecision> = match children::check(tx, jobs, None, rules, now)? {
+        Ok(decisions) => decisions,
         Err(refused) => return Ok(Err(BatchDenied::PushRefused(refused))),
     };
-    if let Some(denied) = BatchDenied::by_pushes(batch.counted(), &children::foreseen(jobs, &fates)) {
+    if let Some(denied) = BatchDenied::by_pushes(batch.counted(), &children::foreseen(jobs, &decisions)) {
         return Ok(Err(denied));
     }
-    let pushed: Vec<Child> = children::store(tx, jobs, fates, now)?;
+    let pushed: Vec<Child> = children::store(tx, jobs, decisions, now)?;
     batch.pending += counted(&pushed);
     let callback = end_if_over(tx, &mut batch, rules, now)?;
     put(tx, &batch)?;

@@ -45,7 +45,7 @@ fn words(states: impl Iterator<Item = State>) -> String {
     states.map(|state| format!("'{}'", state.as_str())).collect::<Vec<_>>().join(", ")
 }
 
-/// Keys whose job is unfinished are looked at again later. No text is read: another program may have written what is none.
+/// Keys whose job is unfinished are checked again later. No text is read: another program may have written what is none.
 fn forget_keys(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
     let first = "(queue, key) IN (SELECT queue, key FROM keys INDEXED BY keys_look_at WHERE look_at <= ?1 \
          ORDER BY look_at LIMIT ?2)";
@@ -131,27 +131,27 @@ pub const PASSED_MARKS: &str = "SELECT rowid, octet_length(payload) + coalesce(o
 
 /// Clears due marks that have passed, and returns how many, if there may be more.
 fn wipe_marks(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
-    let (mut places, mut bytes): (Vec<i64>, usize) = (Vec::new(), 0);
+    let (mut rowids, mut bytes): (Vec<i64>, usize) = (Vec::new(), 0);
     let mut passed = tx.prepare_cached(PASSED_MARKS)?;
     let mut rows = passed.query([now.millis(), row::signed(limit)])?;
     while bytes < REWRITTEN_BYTES
         && let Some(found) = rows.next()?
     {
-        places.push(found.get(0)?);
+        rowids.push(found.get(0)?);
         bytes = bytes.saturating_add(usize::try_from(found.get::<_, i64>(1)?).unwrap_or(0));
     }
     drop(rows);
     let mut wipe = tx.prepare_cached("UPDATE jobs SET due = NULL WHERE rowid = ?1 RETURNING queue")?;
-    for place in &places {
-        let mut rows = wipe.query([place])?;
+    for rowid in &rowids {
+        let mut rows = wipe.query([rowid])?;
         while let Some(found) = rows.next()? {
             if let Some(queue) = readable(row::parsed(found, 0, "queue"))? {
                 tx.unmarks(&queue);
             }
         }
     }
-    let may_be_more = places.len() >= limit || bytes >= REWRITTEN_BYTES;
-    Ok(if may_be_more { places.len() } else { 0 })
+    let may_be_more = rowids.len() >= limit || bytes >= REWRITTEN_BYTES;
+    Ok(if may_be_more { rowids.len() } else { 0 })
 }
 
 fn sweep(db: &Connection, sql: &str, limit: usize, now: Timestamp) -> Result<usize, Fault> {

@@ -52,7 +52,7 @@ const RANGE: i64 = 10_000;
 /// ends before, the next start begins again.
 pub async fn check(store: &SqliteStore) -> Stored<u64> {
     if faults::bug("trust_counts") {
-        return Ok(0); // a test looks at what a crash has left
+        return Ok(0); // a test reads what a crash has left
     }
     if !store.read(|db, _| differs(db)).await? {
         return Ok(0);

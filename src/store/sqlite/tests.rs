@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, StatementStatus, params};
 
 use crate::job::record::KeyHold;
-use crate::job::transition::{Fate, Operation};
+use crate::job::transition::{Operation, RollbackKind};
 use crate::job::{
     Claim, IdSource, Job, JobSpec, NewJob, Payload, QueueName, QueueSettings, Rules, Timestamp,
 };
@@ -251,7 +251,7 @@ async fn a_job_that_changed_since_its_delivery_is_read_before_it_ends() {
             let (lost, left) = after(other).await;
             assert!(lost.unwrap_err().contains("Lost { gone: false }") && left == 1, "{other}");
         }
-        // Another job has its place by now.
+        // Another job has its rowid by now.
         let (gone, left) = after("id = 'another'").await;
         assert!(gone.unwrap_err().contains("Lost { gone: true }") && left == 1);
         // What the end of a job does not need is not read.
@@ -267,7 +267,7 @@ async fn what_a_claim_of_many_jobs_writes_is_what_it_returns() {
     store.push((0..40).map(|_| job(&store, &ids, "0")).collect(), &Rules::default()).await;
     // Some have been delivered before.
     let before = store.claim(&[ask(15)], &Rules::default()).await.won.remove(0).unwrap();
-    let operation = |claim| Operation::Rollback { claim, fate: Fate::retry(None), error: None };
+    let operation = |claim| Operation::Rollback { claim, kind: RollbackKind::retry(None), error: None };
     let back = before.into_iter().step_by(2).map(|job| {
         let operation = operation(job.meta.claim.unwrap());
         Change { id: job.meta.id, operation }
@@ -332,7 +332,7 @@ async fn hot_statements_are_served_by_one_index_without_sorting() {
     }
 }
 
-/// The order is that of the index, and the row of each job is found by its place.
+/// The order is that of the index, and the row of each job is found by its rowid.
 #[tokio::test]
 async fn due_jobs_are_read_in_order_from_a_place_on() {
     let store = SqliteStore::open(Location::Memory).unwrap();

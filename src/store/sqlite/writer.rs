@@ -223,7 +223,7 @@ fn commit(
     let tx = Tx::new(db, caches);
     let before = db.total_changes();
     let run = || -> Result<(), RoundError> {
-        caches.skipped.look_for_others(db).map_err(whole)?;
+        caches.skipped.clear_if_stale(db).map_err(whole)?;
         for unit in units {
             unit.run(&tx, clock.now()).map_err(RoundError::One)?;
         }

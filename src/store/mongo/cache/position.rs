@@ -1,4 +1,4 @@
-//! Places in the order of delivery.
+//! Positions in the order of delivery.
 
 use crate::job::{Meta, Timestamp};
 

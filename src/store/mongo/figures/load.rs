@@ -13,17 +13,17 @@ use crate::store::mongo::client::{count, fault};
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::stored::Stored;
 use crate::store::{
-    ALL_LOOKED_AT, BLOCKED_LOOKED_AT, Blockers, DUE_LOOKED_AT, DeadHead, LOOKED_AT, Load, QUEUES_LOOKED_AT,
-    RESERVED_AGES_MS, Result, Store as _,
+    ALL_SCAN_LIMIT, BLOCKED_SCAN_LIMIT, Blockers, DUE_SCAN_LIMIT, DeadHead, Load, QUEUES_SCAN_LIMIT,
+    RESERVED_AGES_MS, Result, SCAN_LIMIT, Store as _,
 };
 
 /// The workers of so many queues are counted by one command.
 const QUEUES_AT_ONCE: usize = 50;
-/// So many jobs of a queue are looked at for them at least.
-const WORKERS_LOOKED_AT_MIN: u64 = 200;
+/// So many jobs of a queue are scanned for them at least.
+const WORKERS_SCAN_MIN: u64 = 200;
 
 /// Puts the first of the jobs that the filter means together.
-async fn looked_at(
+async fn scan(
     mongo: &Mongo,
     (filter, index): (Document, &str),
     most: u64,
@@ -45,11 +45,11 @@ pub async fn load(mongo: &Mongo, queue: &QueueName) -> Result<Load> {
         filter
     };
     let (due, ahead, held) = tokio::try_join!(
-        looked_at(mongo, (with(is("ready"), doc! { "$lte": date(now) }), "head"), LOOKED_AT, vec![oldest()]),
-        looked_at(mongo, (with(is("ready"), doc! { "$gt": date(now) }), "head"), LOOKED_AT, vec![backoff()]),
-        looked_at(mongo, (is("reserved"), "browse"), LOOKED_AT, held(now)),
+        scan(mongo, (with(is("ready"), doc! { "$lte": date(now) }), "head"), SCAN_LIMIT, vec![oldest()]),
+        scan(mongo, (with(is("ready"), doc! { "$gt": date(now) }), "head"), SCAN_LIMIT, vec![backoff()]),
+        scan(mongo, (is("reserved"), "browse"), SCAN_LIMIT, held(now)),
     )?;
-    Ok(read(&due, &ahead, &held, [LOOKED_AT; 2]))
+    Ok(read(&due, &ahead, &held, [SCAN_LIMIT; 2]))
 }
 
 /// Returns the same of all queues, but the oldest due jobs only of these.
@@ -58,10 +58,10 @@ pub async fn total_load(mongo: &Mongo, queues: &[QueueName]) -> Result<Load> {
     let ahead = doc! { "due": { "$gt": date(now) } };
     let (dues, ahead, held) = tokio::try_join!(
         oldest_due(mongo, queues, now),
-        looked_at(mongo, (ahead, "due"), ALL_LOOKED_AT, vec![backoff()]),
-        looked_at(mongo, (doc! { "state": "reserved" }, "lease"), ALL_LOOKED_AT, held(now)),
+        scan(mongo, (ahead, "due"), ALL_SCAN_LIMIT, vec![backoff()]),
+        scan(mongo, (doc! { "state": "reserved" }, "lease"), ALL_SCAN_LIMIT, held(now)),
     )?;
-    let (none, most) = (Stored::default(), [DUE_LOOKED_AT, ALL_LOOKED_AT]);
+    let (none, most) = (Stored::default(), [DUE_SCAN_LIMIT, ALL_SCAN_LIMIT]);
     let mut load = read(&none, &ahead, &held, most);
     for of_queue in dues.iter().map(|due| read(due, &none, &none, most)) {
         let earlier = |one: Option<Timestamp>, other| one.into_iter().chain(other).min();
@@ -72,14 +72,14 @@ pub async fn total_load(mongo: &Mongo, queues: &[QueueName]) -> Result<Load> {
     Ok(load)
 }
 
-/// Returns the oldest due jobs of each of these queues, of the first [`DUE_LOOKED_AT`] in the order of delivery.
+/// Returns the oldest due jobs of each of these queues, of the first [`DUE_SCAN_LIMIT`] in the order of delivery.
 async fn oldest_due(mongo: &Mongo, queues: &[QueueName], now: Timestamp) -> Result<Vec<Stored>> {
-    let branches = queues.iter().take(QUEUES_LOOKED_AT).map(|queue| {
+    let branches = queues.iter().take(QUEUES_SCAN_LIMIT).map(|queue| {
         let due = doc! { "queue": queue.as_str(), "state": "ready", "run_at": { "$lte": date(now) } };
         vec![
             doc! { "$match": due },
             doc! { "$sort": { "priority": -1, "run_at": 1, "_id": 1 } },
-            doc! { "$limit": DUE_LOOKED_AT.cast_signed() },
+            doc! { "$limit": DUE_SCAN_LIMIT.cast_signed() },
             oldest(),
         ]
     });
@@ -162,15 +162,15 @@ async fn all(mongo: &Mongo, pipeline: Vec<Document>) -> Result<Vec<Stored>> {
     find.await.map_err(fault)?.try_collect().await.map_err(fault)
 }
 
-/// How many jobs are looked at for the workers of a queue, where there are so many queues: not many more of all together than of one, but
+/// How many jobs are scanned for the workers of a queue, where there are so many queues: not many more of all together than of one, but
 /// some of each.
-fn looked_at_of_each(queues: usize) -> u64 {
-    (10 * LOOKED_AT / (queues as u64).max(1)).clamp(WORKERS_LOOKED_AT_MIN, LOOKED_AT)
+fn scan_limit_of_each(queues: usize) -> u64 {
+    (10 * SCAN_LIMIT / (queues as u64).max(1)).clamp(WORKERS_SCAN_MIN, SCAN_LIMIT)
 }
 
 /// Returns how many named workers hold jobs of each of these queues.
 pub async fn workers_of(mongo: &Mongo, queues: &[QueueName]) -> Result<HashMap<QueueName, u64>> {
-    let (most, mut workers) = (looked_at_of_each(queues.len()), HashMap::new());
+    let (most, mut workers) = (scan_limit_of_each(queues.len()), HashMap::new());
     for some in queues.chunks(QUEUES_AT_ONCE) {
         let found = mongo.connection.within(workers_of_some(mongo, some, most)).await?;
         workers
@@ -198,7 +198,7 @@ pub async fn blockers(mongo: &Mongo, queue: &QueueName) -> Result<Blockers> {
         vec![
             doc! { "$match": { "queue": queue.as_str(), "state": state } },
             doc! { "$sort": { "_id": 1 } },
-            doc! { "$limit": BLOCKED_LOOKED_AT.cast_signed() },
+            doc! { "$limit": BLOCKED_SCAN_LIMIT.cast_signed() },
         ]
     };
     // A dead job that has a place in the line of its group is the first of it.
@@ -232,9 +232,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_jobs_of_each_queue_are_looked_at_for_its_workers() {
+    fn some_jobs_of_each_queue_are_scanned_for_its_workers() {
         assert_eq!(
-            [0, 1, 10, 20, 100, 1000].map(looked_at_of_each),
+            [0, 1, 10, 20, 100, 1000].map(scan_limit_of_each),
             [10_000, 10_000, 10_000, 5000, 1000, 200]
         );
     }

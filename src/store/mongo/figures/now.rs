@@ -17,8 +17,8 @@ use crate::store::{Counts, Result, Store as _};
 
 /// How long counting the jobs of a queue may take.
 pub const COUNTED_WITHIN: Duration = Duration::from_secs(20);
-/// How many priorities of a queue are looked at.
-const PRIORITIES_LOOKED_AT: usize = 32;
+/// How many priorities of a queue are scanned.
+const PRIORITIES_SCAN_LIMIT: usize = 32;
 
 fn head() -> Hint {
     Hint::Name("head".to_owned())
@@ -55,7 +55,7 @@ pub async fn next_due(mongo: &Mongo, queue: &QueueName) -> Result<Option<Timesta
         doc! { "$match": ready() },
         doc! { "$sort": { "priority": -1, "run_at": 1 } },
         doc! { "$group": { "_id": "$priority", "first": { "$first": "$run_at" } } },
-        doc! { "$limit": i64::try_from(PRIORITIES_LOOKED_AT).unwrap_or(i64::MAX) },
+        doc! { "$limit": i64::try_from(PRIORITIES_SCAN_LIMIT).unwrap_or(i64::MAX) },
     ];
     let jobs = mongo.collection(JOBS).await?;
     let mut next: Option<Timestamp> = None;

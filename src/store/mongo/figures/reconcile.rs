@@ -8,12 +8,12 @@
 //! error is at least the difference less `n`, and that is corrected; the rest waits until the queue is quieter.
 //! Corrections are increments, so that whatever is counted meanwhile adds to them, and each is guarded by
 //! `fixes`, so that none is made twice. An answer that comes later than that only makes the counters wrong
-//! until its own change, which grows `changes`, has the queue looked at again.
+//! until its own change, which grows `changes`, has the queue checked again.
 //!
-//! **What is looked at?** First the queues that are unsure, then those that have changed since they were last
+//! **What is checked?** First the queues that are unsure, then those that have changed since they were last
 //! seen to be right and are quiet now: little at a time. Beside that a walk goes through all queues, in steps
 //! of [`STEP`] entries of the index: at the start, after activity, when the number of documents is not the sum
-//! of the counters, and otherwise ever more rarely. It marks what looks wrong as unsure.
+//! of the counters, and otherwise ever more rarely. It marks what seems wrong as unsure.
 //!
 //! One server does it for all of them: it holds a lease in `meta`, which a server that starts takes over, since
 //! its predecessor may have been killed. After each step it rests for so long that it uses a
@@ -54,7 +54,7 @@ const RESTS_MENDING: u32 = 10;
 /// The least rest while there is something to do, and otherwise: what a lost response leaves wrong is seen after it.
 const BUSY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(2);
-/// How often the other servers look whether the one that does it is gone, and how often that one says that it is not.
+/// How often the other servers check whether the one that does it is gone, and how often that one says that it is not.
 const TURN: Duration = Duration::from_secs(5);
 /// Within this every server that can has sent what it had gathered.
 const GRACE: Duration = Duration::from_millis(3 * GATHER.as_millis() as u64 + 250);
@@ -86,9 +86,10 @@ struct Work {
     /// By how much the number of documents that MongoDB keeps was off when everything was right.
     drift: i64,
     last: Glance,
-    looked: Option<Instant>,
+    /// When the totals were read last.
+    last_read: Option<Instant>,
     /// Something is doubtful: the next step reads the totals again, else one of the next does.
-    looks_soon: bool,
+    reads_soon: bool,
 }
 
 /// The whole at a glance.
@@ -116,8 +117,8 @@ pub async fn reconcile(mongo: &Mongo) -> Result<Reconciled> {
     let doubtful = work.queues_to_count(mongo).await?;
     let Checked { corrected, waited, counted } = check(mongo, &doubtful).await?;
     let (marked, walked) = work.walk(mongo).await?;
-    work.looks_soon = marked || work.last.doubtful > 0;
-    let is_busy = work.looks_soon || work.behind.is_some();
+    work.reads_soon = marked || work.last.doubtful > 0;
+    let is_busy = work.reads_soon || work.behind.is_some();
     let cost = cost(start.elapsed().saturating_sub(waited), work.last.queues + counted + walked);
     let rests = if corrected > 0 { RESTS_MENDING } else { RESTS };
     let again_in = (cost * rests).max(if is_busy { BUSY } else { IDLE });
@@ -178,12 +179,12 @@ impl Work {
 
     /// Returns the queues that are to be counted now, if it is time to search for them.
     async fn queues_to_count(&mut self, mongo: &Mongo) -> Result<Vec<QueueName>> {
-        if !self.looks_soon && is_within(self.looked, IDLE - BUSY) {
+        if !self.reads_soon && is_within(self.last_read, IDLE - BUSY) {
             return Ok(Vec::new());
         }
         let now = glance(mongo).await?;
         self.note(now);
-        self.looked = Some(Instant::now());
+        self.last_read = Some(Instant::now());
         if now.doubtful > 0 { doubtful(mongo).await } else { Ok(Vec::new()) }
     }
 

@@ -79,7 +79,7 @@ pub fn finish(document: &Document, now: Timestamp) -> Option<Finish> {
     batch::buried(&salvaged(document).ok()?, now)
 }
 
-/// Makes these jobs dead, so that they are not found where jobs are looked for. An operator finds them among the dead. Those that are
+/// Makes these jobs dead, so that queries for jobs do not find them. An operator finds them among the dead. Those that are
 /// the first in the lines of their groups keep their places. Returns how many it has made dead: fewer where others were quicker.
 pub async fn bury(mongo: &Mongo, spoiled: &[&Stored], rules: &Rules) -> Result<u64> {
     let now = mongo.now()?;
@@ -139,7 +139,7 @@ async fn bury_counted(mongo: &Mongo, document: &Stored, rules: &Rules) -> Result
 }
 
 /// Returns the jobs whose turn comes in these lines. Where one of them cannot be read it is made dead, so that it leaves its place, and
-/// the lines are to be looked at again. This comes first in a transaction: it must hold nothing yet that the burial needs.
+/// the lines are to be read again. This comes first in a transaction: it must hold nothing yet that the burial needs.
 pub async fn advance(
     lines: &mut Lines,
     rules: &Rules,
@@ -156,8 +156,8 @@ pub async fn advance(
 
 /// How often a mend is tried where jobs behind it in its line cannot be read either.
 const MEND_ATTEMPTS: usize = 5;
-/// How many jobs of a line are looked at once one of them cannot be read.
-const LOOKED_AT: i64 = 5;
+/// How many jobs of a line are read once one of them cannot be read.
+const SCAN_LIMIT: i64 = 5;
 
 /// Makes the first jobs of these lines dead, from these on, up to the first one that can be read by now.
 async fn bury_first(mongo: &Mongo, spoiled: &[Stored], rules: &Rules) -> Result<()> {
@@ -165,8 +165,8 @@ async fn bury_first(mongo: &Mongo, spoiled: &[Stored], rules: &Rules) -> Result<
     for first in spoiled {
         let turn = Row(first).text::<String>("turn")?;
         let line = turn.rsplit_once('/').map_or(&*turn, |(line, _)| line);
-        let places = doc! { "turn": { "$gte": &turn, "$lt": format!("{line}/g") } }; // places are hexadecimal
-        let find = jobs.find(places).sort(doc! { "turn": 1 }).limit(LOOKED_AT);
+        let onward = doc! { "turn": { "$gte": &turn, "$lt": format!("{line}/g") } }; // turns are hexadecimal
+        let find = jobs.find(onward).sort(doc! { "turn": 1 }).limit(SCAN_LIMIT);
         let find = find.hint(Hint::Name("turn".into())).await.map_err(fault)?;
         let found: Vec<Stored> = find.try_collect().await.map_err(fault)?;
         let unreadable: Vec<&Stored> =

@@ -48,7 +48,7 @@ const JOBS_MAX: usize = 100;
 /// How long a claim that is refused unasked waits for room.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Refuses claims of one queue without a look at it, where that may be. Beside other servers, which may have put other jobs there,
+/// Refuses claims of one queue without reading it, where that may be. Beside other servers, which may have put other jobs there,
 /// it is read.
 pub async fn refused_unread(mongo: &Mongo, asks: &[&ClaimAsk]) -> Option<Given> {
     let ClaimAsk { queue, .. } = asks.first().filter(|ask| !ask.pop)?;

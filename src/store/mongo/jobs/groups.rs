@@ -41,7 +41,7 @@ pub struct Lines {
 #[derive(Default)]
 struct Vacant {
     turns: Vec<i64>,
-    /// The first place of the line, if it is among them. One that was left from the middle is not known to be before it was looked.
+    /// The first place of the line, if it is among them. One that was left from the middle is not known to be before that was checked.
     first: Option<i64>,
 }
 

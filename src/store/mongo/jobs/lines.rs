@@ -14,7 +14,7 @@ use crate::store::mongo::jobs::document::{Row, place_in_line, readable};
 use crate::store::mongo::stored::Stored;
 use crate::store::{AHEAD_MAX, GroupLine, Result};
 
-/// How many lines are looked at at once.
+/// How many lines are read at once.
 const AT_ONCE: usize = 8;
 
 /// Returns the lines of these queues that have jobs.
@@ -40,9 +40,9 @@ pub async fn groups(
         };
         behind = last.to_owned();
         let lines: Vec<Line> = readable(&found, |document| Row(document).text("_id"));
-        let looked = futures::stream::iter(lines.into_iter().map(|line| look(mongo, line)));
-        let looked: Vec<Option<GroupLine>> = looked.buffered(AT_ONCE).try_collect().await?;
-        let there: Vec<GroupLine> = looked.into_iter().flatten().collect();
+        let read = futures::stream::iter(lines.into_iter().map(|line| read_line(mongo, line)));
+        let read: Vec<Option<GroupLine>> = read.buffered(AT_ONCE).try_collect().await?;
+        let there: Vec<GroupLine> = read.into_iter().flatten().collect();
         // Lines that were left meanwhile are not the end.
         if !there.is_empty() || found.len() < limit {
             return Ok(there);
@@ -62,7 +62,8 @@ fn of_queue(pattern: &QueuePattern) -> Document {
     }
 }
 
-async fn look(mongo: &Mongo, line: Line) -> Result<Option<GroupLine>> {
+/// Returns what a list shows of a line; nothing where it has no jobs.
+async fn read_line(mongo: &Mongo, line: Line) -> Result<Option<GroupLine>> {
     let place = |turn| place_in_line(&line.queue, &line.group, turn);
     let whole = doc! { "turn": { "$gte": place(0), "$lte": place(i64::MAX) } };
     let by_turn = Hint::Name("turn".to_owned());

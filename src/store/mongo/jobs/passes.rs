@@ -10,11 +10,11 @@ use crate::store::{Applied, Change, Denied, Result};
 
 type Answer = Result<Applied, Denied>;
 
-/// What one pass makes: of each job the first change. A change goes with its place in the call.
+/// What one pass makes: of each job the first change. A change goes with its index in the call.
 #[derive(Default)]
 pub struct Pass {
     pub changes: Vec<(usize, Change)>,
-    /// Settles with the verb and the token of a change of this pass, with the place of that one.
+    /// Settles with the verb and the token of a change of this pass, with the index of that one.
     alike: Vec<(usize, usize, Change)>,
     later: Vec<(usize, Change)>,
 }
@@ -41,13 +41,13 @@ impl Pass {
                 Entry::Occupied(entry) => entry,
             };
             let first = entry.get_mut();
-            let Some((place, made)) = pass.changes.get_mut(first.index) else { continue };
+            let Some((index, made)) = pass.changes.get_mut(first.index) else { continue };
             first.is_open &= asks_the_same(&made.operation, &change.operation);
             if first.is_open
                 && token(&made.operation).is_some_and(|own| Some(own) == token(&change.operation))
             {
                 join(&mut made.operation, &change.operation);
-                pass.alike.push((*place, n, change));
+                pass.alike.push((*index, n, change));
             } else {
                 pass.later.push((n, change));
             }
@@ -58,8 +58,8 @@ impl Pass {
     /// Gives the answers of this pass to what asks for the same, and returns what is left for the next one.
     pub fn rest(self, answers: &mut [Option<Answer>]) -> Vec<(usize, Change)> {
         let Self { alike, mut later, .. } = self;
-        for (place, n, change) in alike {
-            let shared = answers.get(place).and_then(Option::as_ref);
+        for (index, n, change) in alike {
+            let shared = answers.get(index).and_then(Option::as_ref);
             match shared.filter(|answer| is_shared(&change.operation, answer)).cloned() {
                 Some(answer) => answers[n] = Some(answer),
                 None => later.push((n, change)),
@@ -106,7 +106,7 @@ fn is_shared(operation: &Operation, answer: &Answer) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::transition::{Back, Fate, Outcome};
+    use crate::job::transition::{Back, Outcome, RollbackKind};
     use crate::job::{Payload, QueueName, Timestamp, When};
 
     fn of(id: &str, operation: Operation) -> Change {
@@ -123,11 +123,11 @@ mod tests {
     }
 
     fn rollback(claim: &str) -> Operation {
-        let fate = Fate::Retry(Back::At(When::In(0)));
-        Operation::Rollback { claim: Claim::from_stored(claim), fate, error: None }
+        let kind = RollbackKind::Retry(Back::At(When::In(0)));
+        Operation::Rollback { claim: Claim::from_stored(claim), kind, error: None }
     }
 
-    fn placed(operations: Vec<Operation>) -> Vec<(usize, Change)> {
+    fn indexed(operations: Vec<Operation>) -> Vec<(usize, Change)> {
         operations.into_iter().map(|operation| of("a", operation)).enumerate().collect()
     }
 
@@ -140,7 +140,7 @@ mod tests {
         Err(Denied::Refused(Refusal::Lost { gone: true }))
     }
 
-    /// Makes passes until nothing is left. Returns the places of the changes of each.
+    /// Makes passes until nothing is left. Returns the indexes of the changes of each.
     fn passes(mut waiting: Vec<(usize, Change)>, answer: impl Fn(&Change) -> Answer) -> Vec<Vec<usize>> {
         let mut answers: Vec<Option<Answer>> = waiting.iter().map(|_| None).collect();
         let mut made = Vec::new();
@@ -159,28 +159,28 @@ mod tests {
     #[test]
     fn extends_of_one_token_are_made_as_one() {
         let many = [extend("x", 100, Some("1")), extend("x", 100, Some("2")), extend("x", 100, None)];
-        let pass = Pass::of(placed(many.to_vec()));
+        let pass = Pass::of(indexed(many.to_vec()));
         assert_eq!(pass.changes, vec![(0, of("a", extend("x", 100, Some("2"))))]);
-        assert_eq!(passes(placed(vec![extend("x", 100, None); 1000]), |_| done(false)), [[0]]);
+        assert_eq!(passes(indexed(vec![extend("x", 100, None); 1000]), |_| done(false)), [[0]]);
         let leases = [100, 200, 100].map(|lease_ms| extend("x", lease_ms, None));
-        assert_eq!(passes(placed(leases.to_vec()), |_| done(false)), [[0], [1], [2]]);
+        assert_eq!(passes(indexed(leases.to_vec()), |_| done(false)), [[0], [1], [2]]);
         // Also between others with tokens that are lost.
         let mixed = (0..1000).map(|n| extend(if n % 2 == 0 { "x" } else { "" }, 100, None)).collect();
-        assert_eq!(passes(placed(mixed), |_| done(false)).len(), 2);
+        assert_eq!(passes(indexed(mixed), |_| done(false)).len(), 2);
     }
 
     #[test]
     fn what_a_token_has_done_or_lost_is_not_tried_again() {
-        assert_eq!(passes(placed(vec![commit("x"); 1000]), |_| lost()), [[0]]);
-        assert_eq!(passes(placed(vec![commit("x"); 1000]), |_| done(true)), [[0]]);
+        assert_eq!(passes(indexed(vec![commit("x"); 1000]), |_| lost()), [[0]]);
+        assert_eq!(passes(indexed(vec![commit("x"); 1000]), |_| done(true)), [[0]]);
         // The first one does it, which the second one finds.
-        assert_eq!(passes(placed(vec![commit("x"); 3]), |_| done(false)), [[0], [1], [2]]);
+        assert_eq!(passes(indexed(vec![commit("x"); 3]), |_| done(false)), [[0], [1], [2]]);
     }
 
     #[test]
     fn what_comes_behind_another_verb_stays_behind_it() {
         let changes = vec![extend("x", 100, None), rollback("x"), extend("x", 200, None), commit("x")];
-        assert_eq!(passes(placed(changes), |_| done(false)), [[0], [1], [2], [3]]);
+        assert_eq!(passes(indexed(changes), |_| done(false)), [[0], [1], [2], [3]]);
     }
 
     #[test]

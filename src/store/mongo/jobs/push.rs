@@ -29,8 +29,8 @@ use crate::store::mongo::jobs::query;
 use crate::store::mongo::transaction::{self, Failed, Transaction, Tx, TxError, Verdict};
 use crate::store::{Result, Store as _, StoreError};
 
-/// Elements and their places in the call.
-type Placed<T> = Vec<(usize, T)>;
+/// Elements with their indexes in the call.
+type Indexed<T> = Vec<(usize, T)>;
 
 /// Stores jobs; each element has its own result. What needs more than an insert is stored separately, so
 /// that neither a slow transaction nor the counting of a limited queue delays the others.
@@ -38,9 +38,9 @@ pub async fn push(mongo: &Mongo, jobs: Vec<NewJob>, rules: &Rules) -> Vec<Result
     let mut answers: Vec<Option<Result<Pushed>>> = vec![None; jobs.len()];
     let positions: Vec<(QueueName, Position)> = jobs.iter().map(position).collect();
     let limited = |job: &NewJob| rules.max_jobs(&job.queue).is_some();
-    let (limited, free): (Placed<_>, Placed<_>) =
+    let (limited, free): (Indexed<_>, Indexed<_>) =
         jobs.into_iter().enumerate().partition(|(_, job)| limited(job));
-    let (bound, plain): (Placed<_>, Placed<_>) = free.into_iter().partition(needs_transaction);
+    let (bound, plain): (Indexed<_>, Indexed<_>) = free.into_iter().partition(needs_transaction);
     let (limited, bound, plain) = tokio::join!(
         push_limited(mongo, limited, rules),
         async { push_in_transactions(mongo, bound, Room::default()).await.0 },
@@ -59,12 +59,12 @@ fn needs_transaction((_, job): &(usize, NewJob)) -> bool {
     job.key.is_some() || job.spec.group.is_some()
 }
 
-fn all_failed<T>(jobs: &[(usize, T)], error: &StoreError) -> Placed<Result<Pushed>> {
+fn all_failed<T>(jobs: &[(usize, T)], error: &StoreError) -> Indexed<Result<Pushed>> {
     jobs.iter().map(|(n, _)| (*n, Err(error.clone()))).collect()
 }
 
 /// Jobs of queues with a limit: counted and stored by one caller at a time for each queue.
-async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Placed<Result<Pushed>> {
+async fn push_limited(mongo: &Mongo, jobs: Indexed<NewJob>, rules: &Rules) -> Indexed<Result<Pushed>> {
     if jobs.is_empty() {
         return Vec::new();
     }
@@ -79,14 +79,14 @@ async fn push_limited(mongo: &Mongo, jobs: Placed<NewJob>, rules: &Rules) -> Pla
         Err(error) => return all_failed(&jobs, &error),
     };
     faults::point("push.room").await;
-    let (bound, plain): (Placed<_>, Placed<_>) = jobs.into_iter().partition(needs_transaction);
+    let (bound, plain): (Indexed<_>, Indexed<_>) = jobs.into_iter().partition(needs_transaction);
     let (mut answers, room) = push_in_transactions(mongo, bound, room).await;
     let mut room = match room {
         Ok(room) => room,
         // Whether they were stored is unknown, and so is the room that is left for the others.
         Err(error) => return [answers, all_failed(&plain, &error)].concat(),
     };
-    let (fitting, full): (Placed<_>, Placed<_>) =
+    let (fitting, full): (Indexed<_>, Indexed<_>) =
         plain.into_iter().partition(|(_, job)| room.take(&job.queue));
     answers.extend(full.into_iter().map(|(n, _)| (n, Ok(Pushed::Full))));
     answers.extend(push_plain(mongo, fitting).await);
@@ -112,7 +112,7 @@ pub async fn locked_room(
     counting.await
 }
 
-async fn push_plain(mongo: &Mongo, jobs: Placed<NewJob>) -> Placed<Result<Pushed>> {
+async fn push_plain(mongo: &Mongo, jobs: Indexed<NewJob>) -> Indexed<Result<Pushed>> {
     if jobs.is_empty() {
         return Vec::new();
     }
@@ -155,9 +155,9 @@ pub fn position(job: &NewJob) -> (QueueName, Position) {
 /// Returns what room is left as well, unless that is unknown.
 async fn push_in_transactions(
     mongo: &Mongo,
-    jobs: Placed<NewJob>,
+    jobs: Indexed<NewJob>,
     mut room: Room,
-) -> (Placed<Result<Pushed>>, Result<Room>) {
+) -> (Indexed<Result<Pushed>>, Result<Room>) {
     if jobs.is_empty() {
         return (Vec::new(), Ok(room));
     }
@@ -222,7 +222,7 @@ impl Transaction for Push<'_> {
 /// What is to become of jobs within a transaction, and what is to be written for it.
 #[derive(Default)]
 pub struct Resolved {
-    /// For each job, at its place.
+    /// For each job, at its index.
     pub pushed: Vec<Pushed>,
     /// The jobs that are to be stored.
     documents: Vec<RawDocumentBuf>,
@@ -232,7 +232,7 @@ pub struct Resolved {
     rare: HashSet<Rare>,
     /// The queues of the jobs that are to be stored, their states and their positions.
     arriving: Vec<(QueueName, State, Position)>,
-    /// Those of them that have a key, by their ids, with their places among the documents.
+    /// Those of them that have a key, by their ids, with their indexes among the documents.
     keyed: HashMap<JobId, (usize, Job)>,
     /// Jobs that are there, and what they are to be: what they do is replaced.
     replaced: HashMap<JobId, Replaced>,
@@ -280,13 +280,13 @@ impl Resolved {
         tx: &mut Tx<'_>,
     ) -> Result<Option<Visible>, TxError> {
         let by = Replacement::from(by);
-        if let Some((place, job)) = self.keyed.get_mut(&holder.id) {
+        if let Some((index, job)) = self.keyed.get_mut(&holder.id) {
             let Some(meta) = by.of(&job.meta, now) else { return Ok(None) };
             let visible = meta.visible(now);
             (job.meta, job.payload) = (meta, by.payload.clone());
             let position = Position::of(&job.meta);
             if let (Some(document), Some(arriving)) =
-                (self.documents.get_mut(*place), self.arriving.get_mut(*place))
+                (self.documents.get_mut(*index), self.arriving.get_mut(*index))
             {
                 *document = from_job(job, now)?;
                 arriving.2 = position;

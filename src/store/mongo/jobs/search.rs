@@ -1,6 +1,6 @@
 //! Searching: an index chooses jobs, MongoDB judges what it can of their documents, and [`Filter::accepts`] has the last word.
 //!
-//! MongoDB has no bound on how many documents a query looks at. So it is asked for the ids of the next jobs that the index has, from the
+//! MongoDB has no bound on how many documents a query examines. So it is asked for the ids of the next jobs that the index has, from the
 //! index alone, and then for those of their documents that may be meant. Where the index decides all, one query does.
 //!
 //! [`Filter::accepts`]: crate::job::Filter::accepts
@@ -69,7 +69,7 @@ impl Step<'_> {
                     let found = doc! { "$and": [stream.condition.clone(), { "_id": bound }] };
                     self.read(&mut walk, found, stream, window, None).await?
                 }
-                _ => self.look(&mut walk, window).await?,
+                _ => self.scan(&mut walk, window).await?,
             };
             if !more || walk.is_over() {
                 return Ok(walk.end(more));
@@ -77,8 +77,8 @@ impl Step<'_> {
         }
     }
 
-    /// Looks at the next jobs. Returns whether there may be more.
-    async fn look(&self, walk: &mut Walk<'_>, window: usize) -> Result<bool> {
+    /// Scans the next jobs: reads their ids, and then the documents of those that may be meant. Returns whether there may be more.
+    async fn scan(&self, walk: &mut Walk<'_>, window: usize) -> Result<bool> {
         let ids = self.next(walk.at(), window).await?;
         let (Some(first), Some(last)) = (ids.first(), ids.last()) else { return Ok(false) };
         let (low, high) = if self.ask.newest_first { (last, first) } else { (first, last) };
@@ -99,7 +99,7 @@ impl Step<'_> {
         Ok(is_stopped || ids.len() == window)
     }
 
-    /// Reads what this finds, up to `limit` (0: all of it). `among`: what is looked at thereby, where that is known. Returns whether there
+    /// Reads what this finds, up to `limit` (0: all of it). `among`: what is scanned thereby, where that is known. Returns whether there
     /// is more of it, or may be.
     async fn read(
         &self,
@@ -153,7 +153,7 @@ impl Step<'_> {
         }
     }
 
-    /// Of those that are looked at, these were until this one, which may have come in between and not be among them.
+    /// Of those that are scanned, these were until this one, which may have come in between and not be among them.
     fn passed_until(&self, walk: &mut Walk<'_>, among: Option<&[String]>, id: &str) {
         let Some(ids) = among else { return };
         let is_passed = |other: &&String| match self.ask.newest_first {

@@ -66,7 +66,7 @@ fn folded(document: &Stored) -> Option<Document> {
         .collect();
     let mut set = doc! { name(longer): tallies };
     if !depths.is_empty() {
-        set.insert("d", depths); // who never said any is not to look so
+        set.insert("d", depths); // else the field stays absent
     }
     let mut unset = doc! { name(span): "" };
     if is_first {

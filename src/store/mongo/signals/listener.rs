@@ -16,15 +16,15 @@ use crate::store::mongo::signals::{Listening, QUIET, Signals};
 use crate::store::mongo::stored::Stored;
 use crate::store::{Result, SignalEvent, StoreError};
 
-/// How often a server looks whether that collection is there, and how long its documents are kept.
-const LOOK_FOR_WAKEUPS: Duration = Duration::from_secs(5);
+/// How often a server checks whether that collection is there, and how long its documents are kept.
+const CHECK_WAKEUPS: Duration = Duration::from_secs(5);
 const WAKEUPS_KEPT_SECS: i32 = 60;
 /// How long to wait before listening is retried.
 const RETRY: Duration = Duration::from_millis(500);
 /// How often a server polls for others.
-const LOOK_AROUND: Duration = Duration::from_secs(1);
+const POLL_SERVERS: Duration = Duration::from_secs(1);
 /// How often it does so while it is alone: so soon it listens to one that starts.
-const LOOK_AROUND_ALONE: Duration = Duration::from_millis(500);
+const POLL_SERVERS_ALONE: Duration = Duration::from_millis(500);
 /// How often a server says that it is there.
 const SAY_HERE: Duration = Duration::from_secs(4);
 /// How long it has a stream where the news cannot be read, before it tries them again.
@@ -37,7 +37,7 @@ enum Stream {
 }
 
 /// Listens to the other servers; where the stream breaks, to a new one.
-pub struct Listener {
+pub struct SignalListener {
     signals: Arc<Signals>,
     stream: Option<Stream>,
     /// What was received and not yet returned.
@@ -49,10 +49,10 @@ pub struct Listener {
     /// Whether there was no other server at the last poll.
     alone: bool,
     /// When it last polled for others.
-    looked: Option<Instant>,
-    /// Whether other programs say what they insert, and when it last looked whether they do.
+    polled: Option<Instant>,
+    /// Whether other programs say what they insert, and when it last checked whether they do.
     wakeups: bool,
-    looked_for_wakeups: Option<Instant>,
+    checked_wakeups: Option<Instant>,
     /// When it last said that this server is there, and how it listens.
     said: (Option<Instant>, Listening),
     /// Whether there was a server of an older version at the last poll.
@@ -65,7 +65,7 @@ fn is_over(since: Option<Instant>, time: Duration) -> bool {
     since.is_none_or(|since| since.elapsed() >= time)
 }
 
-impl Listener {
+impl SignalListener {
     pub fn new(signals: Arc<Signals>) -> Self {
         Self {
             signals,
@@ -74,9 +74,9 @@ impl Listener {
             failing: false,
             deaf_to_wakeups: false,
             alone: true,
-            looked: None,
+            polled: None,
             wakeups: false,
-            looked_for_wakeups: None,
+            checked_wakeups: None,
             said: (None, Listening::Not),
             older: false,
             no_news: None,
@@ -89,15 +89,15 @@ impl Listener {
             if let Some(heard) = self.heard.pop_front() {
                 return heard;
             }
-            let every = if self.alone { LOOK_AROUND_ALONE } else { LOOK_AROUND };
-            let outcome = if is_over(self.looked, every) {
-                self.look_around().await
-            } else if is_over(self.looked_for_wakeups, LOOK_FOR_WAKEUPS) {
-                self.look_for_wakeups().await;
+            let every = if self.alone { POLL_SERVERS_ALONE } else { POLL_SERVERS };
+            let outcome = if is_over(self.polled, every) {
+                self.poll_servers().await
+            } else if is_over(self.checked_wakeups, CHECK_WAKEUPS) {
+                self.check_wakeups().await;
                 Ok(())
             } else if self.alone && !self.wakeups {
                 self.stream = None;
-                tokio::time::sleep(LOOK_AROUND_ALONE).await;
+                tokio::time::sleep(POLL_SERVERS_ALONE).await;
                 Ok(())
             } else {
                 // Taken out while it is in use: one that fails or does not reply is gone.
@@ -126,23 +126,23 @@ impl Listener {
     }
 
     /// Says that this server is there, and polls for others.
-    async fn look_around(&mut self) -> Result<()> {
+    async fn poll_servers(&mut self) -> Result<()> {
         let listening = self.listening();
         let saying = is_over(self.said.0, SAY_HERE) || self.said.1 != listening;
         let begin = Instant::now();
-        let looked = async {
+        let polled = async {
             if saying {
                 self.signals.say_here(Some(listening)).await?;
             }
             self.signals.others().await
         };
-        let others = self.signals.connection.within(looked).await?;
+        let others = self.signals.connection.within(polled).await?;
         self.alone = others.is_empty();
         self.older = others.iter().any(|other| !other.contains_key("news"));
         self.signals.set_alone(self.alone.then_some(begin));
-        self.looked = Some(Instant::now());
+        self.polled = Some(Instant::now());
         if saying {
-            self.said = (self.looked, listening);
+            self.said = (self.polled, listening);
         }
         if self.stream.is_some() && (listening == Listening::Stream) != self.needs_stream() {
             self.stream = None;
@@ -163,9 +163,9 @@ impl Listener {
         self.wakeups || self.older || self.no_news.is_some_and(|since| since.elapsed() < NEWS_AGAIN)
     }
 
-    /// Looks whether other programs say what they insert. Where they begin to, or end, another stream is opened.
-    async fn look_for_wakeups(&mut self) {
-        let looked = async {
+    /// Checks whether other programs say what they insert. Where they begin to, or end, another stream is opened.
+    async fn check_wakeups(&mut self) {
+        let checked = async {
             let database = self.signals.connection.database().await?;
             let names = database.list_collection_names().filter(doc! { "name": WAKEUPS }).await;
             let is_there = !names.map_err(fault)?.is_empty();
@@ -181,8 +181,8 @@ impl Listener {
             }
             Ok(is_there)
         };
-        self.looked_for_wakeups = Some(Instant::now());
-        match self.signals.connection.within(looked).await {
+        self.checked_wakeups = Some(Instant::now());
+        match self.signals.connection.within(checked).await {
             Ok(is_there) if is_there != self.wakeups => (self.wakeups, self.stream) = (is_there, None),
             Ok(_) => {}
             // Who may not list collections has signals all the same.
@@ -218,7 +218,7 @@ impl Listener {
             self.signals.say_stream().await;
         }
         self.stream = Some(stream);
-        self.looked = None; // those who wait to be listened to learn of it
+        self.polled = None; // those who wait to be listened to learn of it
         self.heard.push_back(SignalEvent::Subscribed);
         self.heard.extend(waiting.iter().filter_map(|waiting| from_document(waiting)));
         Ok(())
@@ -256,7 +256,7 @@ impl Listener {
             Stream::Changes(mut stream) => {
                 let event = tokio::time::timeout(patience, stream.next_if_any()).await.map_err(late)?;
                 // The driver has tried to go on where it was. A new stream and reading everything again always help, also
-                // where that place in the oplog is gone.
+                // where that position in the oplog is gone.
                 let event = event.map_err(StoreError::unavailable)?;
                 let goes_on = event.is_some() || stream.is_alive();
                 (
@@ -273,7 +273,7 @@ impl Listener {
                 let goes_on = tail.is_alive();
                 if of_others.as_ref().is_some_and(|told| told.contains_key("stream")) {
                     self.signals.all_read_news.store(false, Ordering::Release);
-                    self.looked = None;
+                    self.polled = None;
                 }
                 (
                     of_others.and_then(|document| from_document(&document)),

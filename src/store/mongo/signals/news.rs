@@ -1,6 +1,6 @@
 //! News: what servers announce to each other, appended to a small capped collection that the others tail.
 //!
-//! A change stream makes the database look at every write there is, for every server that has one: a twelfth of its work under
+//! A change stream makes the database examine every write there is, for every server that has one: a twelfth of its work under
 //! load each. The tail of a capped collection is woken by what is written there, and by nothing else. What it says saves time
 //! only, and so it is written without waiting for a majority or the journal.
 

@@ -6,12 +6,12 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
-use crate::store::sqlite::figures::PRIORITIES_LOOKED_AT;
+use crate::store::sqlite::figures::PRIORITIES_SCAN_LIMIT;
 use crate::store::sqlite::jobs::priorities::FIRST_OF_PRIORITY;
 use crate::store::sqlite::jobs::row;
 use crate::store::{
-    ALL_LOOKED_AT, BLOCKED_LOOKED_AT, Blockers, DUE_LOOKED_AT, DeadHead, LOOKED_AT, Load, QUEUES_LOOKED_AT,
-    RESERVED_AGES_MS,
+    ALL_SCAN_LIMIT, BLOCKED_SCAN_LIMIT, Blockers, DUE_SCAN_LIMIT, DeadHead, Load, QUEUES_SCAN_LIMIT,
+    RESERVED_AGES_MS, SCAN_LIMIT,
 };
 
 pub const DUE: &str = "SELECT count(*), min(CASE WHEN attempts = 0 THEN run_at END), \
@@ -42,26 +42,26 @@ pub const ALL_HELD: &str = "SELECT count(*), count(DISTINCT worker), \
 /// Returns who works on a queue, and what is tried again, of its first priorities.
 pub fn load(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Load, Fault> {
     let mut load = Load::default();
-    add_ready(db, queue, now, [LOOKED_AT; 2], &mut load)?;
+    add_ready(db, queue, now, [SCAN_LIMIT; 2], &mut load)?;
     let [minute, ten, hour] = ages_began(now);
-    let at = params![queue.as_str(), minute, ten, hour, LOOKED_AT.cast_signed()];
-    add_held(db.prepare_cached(HELD)?.query_row(at, held)?, LOOKED_AT, &mut load);
+    let at = params![queue.as_str(), minute, ten, hour, SCAN_LIMIT.cast_signed()];
+    add_held(db.prepare_cached(HELD)?.query_row(at, held)?, SCAN_LIMIT, &mut load);
     Ok(load)
 }
 
 /// Returns the same of all queues, but the oldest due jobs only of these.
 pub fn total_load(db: &Connection, queues: &[QueueName], now: Timestamp) -> Result<Load, Fault> {
     let mut load = Load::default();
-    for queue in queues.iter().take(QUEUES_LOOKED_AT) {
-        add_ready(db, queue, now, [DUE_LOOKED_AT, 0], &mut load)?;
+    for queue in queues.iter().take(QUEUES_SCAN_LIMIT) {
+        add_ready(db, queue, now, [DUE_SCAN_LIMIT, 0], &mut load)?;
     }
-    let most = ALL_LOOKED_AT.cast_signed();
+    let most = ALL_SCAN_LIMIT.cast_signed();
     let (count, retried) = db.prepare_cached(ALL_AHEAD)?.query_row(params![now.millis(), most], ahead)?;
     load.backoff = retried;
-    load.is_partial = count >= ALL_LOOKED_AT;
+    load.is_partial = count >= ALL_SCAN_LIMIT;
     let [minute, ten, hour] = ages_began(now);
     let at = params![minute, ten, hour, most];
-    add_held(db.prepare_cached(ALL_HELD)?.query_row(at, held)?, ALL_LOOKED_AT, &mut load);
+    add_held(db.prepare_cached(ALL_HELD)?.query_row(at, held)?, ALL_SCAN_LIMIT, &mut load);
     Ok(load)
 }
 
@@ -80,10 +80,10 @@ fn add_ready(
     let earlier = |one: Option<Timestamp>, other: Option<i64>| {
         one.into_iter().chain(other.map(Timestamp::from_millis)).min()
     };
-    for n in 0..=PRIORITIES_LOOKED_AT {
+    for n in 0..=PRIORITIES_SCAN_LIMIT {
         let found = first.query_row(params![queue.as_str(), above], |row| row.get::<_, i64>(0)).optional()?;
         let Some(priority) = found else { break };
-        if n == PRIORITIES_LOOKED_AT {
+        if n == PRIORITIES_SCAN_LIMIT {
             (load.is_partial, load.ages_are_partial) = (true, true);
             break;
         }
@@ -136,7 +136,7 @@ pub fn workers_of(db: &Connection, queues: &[QueueName]) -> Result<HashMap<Queue
     let mut holders = db.prepare_cached(HOLDERS)?;
     let mut found = HashMap::new();
     for queue in queues {
-        let of_queue = params![queue.as_str(), LOOKED_AT.cast_signed()];
+        let of_queue = params![queue.as_str(), SCAN_LIMIT.cast_signed()];
         let workers = holders.query_row(of_queue, |row| row.get::<_, i64>(0))?.unsigned_abs();
         if workers > 0 {
             found.insert(queue.clone(), workers);
@@ -156,7 +156,7 @@ pub const WAITED_FOR: &str = "SELECT DISTINCT waits_for FROM (SELECT waits_for F
 /// Returns what may keep the blocked jobs of a queue from ever being delivered.
 pub fn blockers(db: &Connection, queue: &QueueName) -> Result<Blockers, Fault> {
     let mut blockers = Blockers::default();
-    let of_queue = params![queue.as_str(), BLOCKED_LOOKED_AT.cast_signed()];
+    let of_queue = params![queue.as_str(), BLOCKED_SCAN_LIMIT.cast_signed()];
     let mut heads = db.prepare_cached(DEAD_HEADS)?;
     let mut rows = heads.query(of_queue)?;
     while let Some(found) = rows.next()? {

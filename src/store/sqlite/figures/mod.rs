@@ -25,8 +25,8 @@ use crate::store::{
 const SCHEDULED_COUNTED: u64 = 50_000;
 /// When the counts are compared again where that has failed.
 const COMPARED_AGAIN: Duration = Duration::from_secs(600);
-/// How many priorities of a queue are looked at.
-pub const PRIORITIES_LOOKED_AT: usize = 32;
+/// How many priorities of a queue are scanned.
+pub const PRIORITIES_SCAN_LIMIT: usize = 32;
 
 #[async_trait]
 impl Figures for SqliteStore {
@@ -191,7 +191,7 @@ fn count_now(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Count
 fn next_due(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
     let (mut ahead, mut first) = (db.prepare_cached(NEXT_DUE)?, db.prepare_cached(FIRST_OF_PRIORITY)?);
     let (mut above, mut next) = (i64::MAX, None);
-    for _ in 0..PRIORITIES_LOOKED_AT {
+    for _ in 0..PRIORITIES_SCAN_LIMIT {
         let found = first.query_row(params![queue.as_str(), above], |row| row.get::<_, i64>(0)).optional()?;
         let Some(priority) = found else { break };
         above = priority;
@@ -272,7 +272,7 @@ pub const SCHEDULED: &str = "SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY
 fn scheduled(db: &Connection, queue: &QueueName, marked: u64, now: Timestamp) -> Result<u64, Fault> {
     let (mut of_priority, mut first) = (db.prepare_cached(SCHEDULED)?, db.prepare_cached(FIRST_OF_PRIORITY)?);
     let (mut above, mut count) = (i64::MAX, 0_u64);
-    for _ in 0..PRIORITIES_LOOKED_AT {
+    for _ in 0..PRIORITIES_SCAN_LIMIT {
         let found = first.query_row(params![queue.as_str(), above], |row| row.get::<_, i64>(0)).optional()?;
         let Some(priority) = found else { return Ok(count) };
         above = priority;
@@ -300,7 +300,7 @@ fn oldest_if_any(
 fn oldest_ready(db: &Connection, queue: &QueueName, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
     let mut first = db.prepare_cached(FIRST_OF_PRIORITY)?;
     let (mut above, mut oldest) = (i64::MAX, None);
-    for _ in 0..PRIORITIES_LOOKED_AT {
+    for _ in 0..PRIORITIES_SCAN_LIMIT {
         let mut rows = first.query(params![queue.as_str(), above])?;
         let Some(found) = rows.next()? else {
             break;

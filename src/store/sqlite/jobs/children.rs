@@ -19,8 +19,8 @@ pub fn inheriting<'p>(tx: &Tx<'_>, rowid: i64, pushes: &'p [NewJob]) -> Result<C
     if !trace::inherits(pushes) {
         return Ok(Cow::Borrowed(pushes));
     }
-    let mut by_place = tx.prepare_cached("SELECT headers FROM jobs WHERE rowid = ?1")?;
-    let mut rows = by_place.query([rowid])?;
+    let mut by_rowid = tx.prepare_cached("SELECT headers FROM jobs WHERE rowid = ?1")?;
+    let mut rows = by_rowid.query([rowid])?;
     // What another program has made of the headers decides nothing about the commit.
     let headers: Option<Headers> = match rows.next()? {
         Some(row) => row::json(row, 0, "headers").unwrap_or_default(),
@@ -33,8 +33,8 @@ pub fn inheriting<'p>(tx: &Tx<'_>, rowid: i64, pushes: &'p [NewJob]) -> Result<C
     Ok(pushes)
 }
 
-/// What is to become of one of them.
-pub enum Fate {
+/// What is decided about one of them.
+pub enum ChildDecision {
     /// It is to be stored.
     Store,
     /// Nothing is stored: its key is taken by this job, which has an equal payload.
@@ -62,7 +62,7 @@ impl<'a> Committed<'a> {
     }
 }
 
-/// Returns what is to become of each of them, unless one is refused. A job that is committed with that makes room in
+/// Returns what is decided about each of them, unless one is refused. A job that is committed with that makes room in
 /// its queue, and has its key no longer if it ends.
 pub fn check(
     tx: &Tx<'_>,
@@ -70,8 +70,8 @@ pub fn check(
     committed: Option<Committed<'_>>,
     rules: &Rules,
     now: Timestamp,
-) -> Result<Result<Vec<Fate>, PushRefused>, Fault> {
-    let mut fates = Vec::with_capacity(pushes.len());
+) -> Result<Result<Vec<ChildDecision>, PushRefused>, Fault> {
+    let mut decisions = Vec::with_capacity(pushes.len());
     let mut earlier: HashMap<(&QueueName, &JobKey), Holder> = HashMap::new();
     let mut room = Room::default();
     for (index, job) in pushes.iter().enumerate() {
@@ -93,28 +93,28 @@ pub fn check(
             }
             Ok::<_, Fault>(room.take(&job.queue))
         })?;
-        fates.push(match decision {
+        decisions.push(match decision {
             Decision::Store => {
                 let state = State::Ready.visible(job.run_at, now);
                 if let Some(hold) = &job.key {
                     earlier.insert((&job.queue, &hold.key), Holder::new(job, hold, state));
                 }
-                Fate::Store
+                ChildDecision::Store
             }
             Decision::Replace => {
                 let (Some(holder), Some(hold)) = (holder, &job.key) else { continue };
                 let state = State::Ready.visible(job.run_at, now);
                 let after = holder.replaced(job.into(), hold, state);
                 earlier.insert((&job.queue, &hold.key), after);
-                Fate::Replace(holder)
+                ChildDecision::Replace(holder)
             }
             Decision::Settled(pushed) => match pushed.into_child(index, job) {
-                Ok(child) => Fate::Exists(child),
+                Ok(child) => ChildDecision::Exists(child),
                 Err(refused) => return Ok(Err(refused)),
             },
         });
     }
-    Ok(Ok(fates))
+    Ok(Ok(decisions))
 }
 
 /// What is said of a job that replaces what its key's holder does.
@@ -124,28 +124,33 @@ fn replaced(holder: &Holder, by: &NewJob) -> Child {
 }
 
 /// Returns what will be said of the jobs once they are stored.
-pub fn foreseen(pushes: &[NewJob], fates: &[Fate]) -> Vec<Child> {
-    let each = pushes.iter().zip(fates).map(|(job, fate)| match fate {
-        Fate::Exists(child) => child.clone(),
-        Fate::Replace(holder) => replaced(holder, job),
-        Fate::Store => Child::new(job),
+pub fn foreseen(pushes: &[NewJob], decisions: &[ChildDecision]) -> Vec<Child> {
+    let each = pushes.iter().zip(decisions).map(|(job, decision)| match decision {
+        ChildDecision::Exists(child) => child.clone(),
+        ChildDecision::Replace(holder) => replaced(holder, job),
+        ChildDecision::Store => Child::new(job),
     });
     each.collect()
 }
 
 /// Stores those that are to be stored.
-pub fn store(tx: &Tx<'_>, pushes: &[NewJob], fates: Vec<Fate>, now: Timestamp) -> Result<Vec<Child>, Fault> {
-    let mut children = Vec::with_capacity(fates.len());
-    for (job, fate) in pushes.iter().zip(fates) {
-        children.push(match fate {
-            Fate::Exists(child) => child,
-            Fate::Replace(holder) => {
+pub fn store(
+    tx: &Tx<'_>,
+    pushes: &[NewJob],
+    decisions: Vec<ChildDecision>,
+    now: Timestamp,
+) -> Result<Vec<Child>, Fault> {
+    let mut children = Vec::with_capacity(decisions.len());
+    for (job, decision) in pushes.iter().zip(decisions) {
+        children.push(match decision {
+            ChildDecision::Exists(child) => child,
+            ChildDecision::Replace(holder) => {
                 if let Some(hold) = &job.key {
                     push::replace(tx, &holder, hold, job.into(), now)?;
                 }
                 replaced(&holder, job)
             }
-            Fate::Store => {
+            ChildDecision::Store => {
                 push::store(tx, &New::from(job.clone()), now)?;
                 Child::new(job)
             }

@@ -18,7 +18,7 @@ const NULL: ToSqlOutput<'static> = ToSqlOutput::Borrowed(ValueRef::Null);
 
 /// A value that one column holds.
 pub trait Column: Sized {
-    /// Reads the column at this place of the row; `name` is for the error.
+    /// Reads the column at this index of the row; `name` is for the error.
     fn read(row: &Row<'_>, at: usize, name: &'static str) -> Result<Self, Fault>;
 
     /// Returns what is bound to a statement.

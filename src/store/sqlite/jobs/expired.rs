@@ -15,7 +15,7 @@ use crate::store::{Change, Overdue, Result as Stored};
 struct Passed {
     /// What that means.
     due: Vec<(Timestamp, Change)>,
-    /// The places of those whose ids are none, which no change can name.
+    /// The rowids of those whose ids are none, which no change can name.
     nameless: Vec<i64>,
 }
 
@@ -29,7 +29,7 @@ pub async fn overdue(store: &SqliteStore, limit: usize) -> Stored<Overdue> {
     Ok(Overdue { next_in_ms: Some(0), ..overdue }) // they were read in the places of others
 }
 
-/// Returns what has expired, and the places of the jobs whose ids are none.
+/// Returns what has expired, and the rowids of the jobs whose ids are none.
 fn read(db: &Connection, limit: usize, now: Timestamp) -> Result<(Overdue, Vec<i64>), Fault> {
     // One more than asked for shows whether the next deadline has passed as well.
     let (most, mut all) = (limit.saturating_add(1), Passed::default());

@@ -32,9 +32,9 @@ pub fn groups(
         after.map(|line| (line.queue.as_str().into(), line.group.as_str().into())).unwrap_or_default();
     let mut lines = Vec::new();
     while lines.len() < limit {
-        let place = [behind.0.clone().into(), behind.1.clone().into()];
+        let cursor = [behind.0.clone().into(), behind.1.clone().into()];
         let mut next = db.prepare_cached(&next)?;
-        let mut rows = next.query(params_from_iter(place.into_iter().chain(values.iter().cloned())))?;
+        let mut rows = next.query(params_from_iter(cursor.into_iter().chain(values.iter().cloned())))?;
         let Some(found) = rows.next()? else { break };
         let (queue, group) =
             (unreadable::bytes(found, 0, "queue")?, unreadable::bytes(found, 1, "group_name")?);

@@ -1,6 +1,6 @@
 //! What claims and commits write of many jobs. Those that get the same values are written by one statement, so that they share
 //! what starting one costs: a reservation takes 3.2 µs instead of 5.9 then, a deletion 2.0 instead of 2.9. For a few jobs
-//! it is the other way round, by what the list of their places costs.
+//! it is the other way round, by what the list of their rowids costs.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -17,15 +17,15 @@ use crate::store::sqlite::tx::Tx;
 /// From how many jobs on one statement is faster than one for each.
 const MANY: usize = 6;
 
-/// Selects the rows of a statement by a list of their places, or by one; `NOT INDEXED` in front, so that no index seems better to SQLite.
-macro_rules! of_places {
+/// Selects the rows of a statement by a list of their rowids, or by one; `NOT INDEXED` in front, so that no index seems better to SQLite.
+macro_rules! of_rowids {
     (many $($sql:literal)+) => { concat!($($sql,)+ " rowid IN (SELECT value FROM json_each(?1))") };
     (one $($sql:literal)+) => { concat!($($sql,)+ " rowid = ?1") };
 }
 
 macro_rules! reserve_sql {
     ($how:ident) => {
-        of_places!($how "UPDATE jobs NOT INDEXED SET state = ?2, due = NULL, attempts = ?3, started_at = ?4, \
+        of_rowids!($how "UPDATE jobs NOT INDEXED SET state = ?2, due = NULL, attempts = ?3, started_at = ?4, \
             reserved_until = ?5, lease_ms = ?6, worker = ?7, claim = ?8, rev = ?9 WHERE")
     };
 }
@@ -67,13 +67,13 @@ pub fn reserve(tx: &Tx<'_>, jobs: &mut [Found<Job>]) -> Result<(), Fault> {
     let rev = rand::random();
     jobs.iter_mut().for_each(|found| found.job.meta.rev = rev);
     let alike = alike(jobs.iter().map(|found| (Reservation::of(&found.job.meta), found.rowid)));
-    for (to, places) in &alike {
+    for (to, rowids) in &alike {
         let (state, started_at, reserved_until) =
             (to.state.write()?, to.started_at.write()?, to.reserved_until.write()?);
         let (lease_ms, worker, claim) = (to.lease_ms.write()?, to.worker.write()?, to.claim.write()?);
-        let write = |sql, place: &dyn rusqlite::ToSql| {
+        let write = |sql, rowid: &dyn rusqlite::ToSql| {
             tx.prepare_cached(sql)?.execute(params![
-                place,
+                rowid,
                 state,
                 to.attempts,
                 started_at,
@@ -84,10 +84,10 @@ pub fn reserve(tx: &Tx<'_>, jobs: &mut [Found<Job>]) -> Result<(), Fault> {
                 rev
             ])
         };
-        if places.len() < MANY {
-            places.iter().try_for_each(|place| write(reserve_sql!(one), place).map(drop))?;
+        if rowids.len() < MANY {
+            rowids.iter().try_for_each(|rowid| write(reserve_sql!(one), rowid).map(drop))?;
         } else {
-            write(RESERVE_MANY, &list(places.iter().copied()))?;
+            write(RESERVE_MANY, &list(rowids.iter().copied()))?;
         }
     }
     for Found { job: Job { meta, .. }, marked, .. } in jobs {
@@ -99,7 +99,7 @@ pub fn reserve(tx: &Tx<'_>, jobs: &mut [Found<Job>]) -> Result<(), Fault> {
 
 macro_rules! delete_sql {
     ($how:ident) => {
-        of_places!($how "DELETE FROM jobs NOT INDEXED WHERE rev = ?2 AND queue = ?3 AND state = ?4 AND claim = ?5 AND batch IS NULL AND")
+        of_rowids!($how "DELETE FROM jobs NOT INDEXED WHERE rev = ?2 AND queue = ?3 AND state = ?4 AND claim = ?5 AND batch IS NULL AND")
     };
 }
 
@@ -138,17 +138,17 @@ pub fn delete_delivered<'a>(tx: &Tx<'_>, jobs: &'a [(Meta, i64)]) -> Result<Hash
             }
         } else {
             let mut delete = tx.prepare_cached(DELETE_MANY)?;
-            let places = list(alike.iter().map(|(_, rowid)| *rowid));
+            let rowids = list(alike.iter().map(|(_, rowid)| *rowid));
             let ids: HashMap<i64, &JobId> =
                 alike.into_iter().map(|(meta, rowid)| (*rowid, &meta.id)).collect();
-            let mut rows = delete.query(params![places, rev, name, word, claim])?;
+            let mut rows = delete.query(params![rowids, rev, name, word, claim])?;
             while let Some(row) = rows.next()? {
                 let id = ids
                     .get(&row.get(0)?)
                     .filter(|id| row.get_ref(1).is_ok_and(|it| it.as_str() == Ok(id.as_str())));
                 // Nothing is kept then, and what waited for this transaction is done one by one.
                 deleted
-                    .insert(*id.ok_or_else(|| Fault::stored("id", "another job has the place of this one"))?);
+                    .insert(*id.ok_or_else(|| Fault::stored("id", "another job has the rowid of this one"))?);
             }
         }
         (before..deleted.len()).for_each(|_| tx.leaves(queue, state, false));
@@ -163,8 +163,8 @@ fn alike<K: Eq + Hash, V>(values: impl Iterator<Item = (K, V)>) -> HashMap<K, Ve
     alike
 }
 
-/// Returns the places as a JSON array.
-fn list(places: impl Iterator<Item = i64>) -> String {
-    let places: Vec<String> = places.map(|place| place.to_string()).collect();
-    format!("[{}]", places.join(","))
+/// Returns the rowids as a JSON array.
+fn list(rowids: impl Iterator<Item = i64>) -> String {
+    let rowids: Vec<String> = rowids.map(|rowid| rowid.to_string()).collect();
+    format!("[{}]", rowids.join(","))
 }

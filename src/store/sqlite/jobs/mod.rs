@@ -161,14 +161,14 @@ impl Jobs for SqliteStore {
         let taken = taking.clone();
         let both = move |tx: &Tx<'_>, now| {
             let applied = apply::apply(tx, &own, &under, now)?;
-            let (places, asks) = next::claims(&asks, &applied, &under);
+            let (indexes, asks) = next::claims(&asks, &applied, &under);
             let asks = taken.begin(asks);
             let claims = claim::claim(tx, &asks, &under, now)?;
-            Ok((applied, places, asks, claims))
+            Ok((applied, indexes, asks, claims))
         };
         match self.writer.run(both).await {
-            Ok((applied, places, asks, claims)) => {
-                Taken { applied, ..Taken::of(takes.len(), places, asks, claims) }
+            Ok((applied, indexes, asks, claims)) => {
+                Taken { applied, ..Taken::of(takes.len(), indexes, asks, claims) }
             }
             // What cannot be claimed must not keep anything from being settled. Where the store is away both fail.
             Err(error) if !error.is_away() => Taken::nothing(self.apply(changes, rules).await, takes.len()),

@@ -8,7 +8,7 @@ use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::jobs::unreadable;
 
-/// Returns the jobs with these ids, each at its place.
+/// Returns the jobs with these ids, each at the index of its id.
 pub fn get(db: &Connection, ids: &[JobId]) -> Result<Vec<Option<ListedJob>>, Fault> {
     ids.iter().map(|id| unreadable::listed(db, id, true)).collect()
 }

@@ -52,7 +52,7 @@ pub fn search(db: &Connection, ask: &Search, now: Timestamp) -> Result<Found, Fa
     let rest = rest(&ask.filter, &plan, now);
     let probe = (!rest.text.is_empty()).then(|| format!("SELECT 1 FROM jobs WHERE id = ? AND {}", rest.text));
     let mut walk = Walk::new(ask, now);
-    // The place is kept as bytes: another program may have written an id that is no text.
+    // The cursor is kept as bytes: another program may have written an id that is no text.
     let mut at = ask.after.as_ref().map(|after| after.as_str().as_bytes().to_vec());
     loop {
         let wide = if plan.streams.len() > 1 { walk.widest() } else { walk.window() };

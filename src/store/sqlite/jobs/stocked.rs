@@ -6,7 +6,7 @@ use crate::job::{QueueName, Timestamp};
 use crate::store::sqlite::fault::Fault;
 use crate::store::sqlite::jobs::priorities::{SkippedCache, Step, WALKED_MAX, Walk};
 
-/// Returns those of these queues that have a ready job that is due, or so many priorities that a claim is to look: one seek for each queue, and
+/// Returns those of these queues that have a ready job that is due, or so many priorities that a claim is to check: one seek for each queue, and
 /// one for each of its priorities whose first job is scheduled.
 pub fn stocked(
     db: &Connection,

@@ -1,8 +1,8 @@
 //! Removing a semaphore, and what keeps it there: the jobs and the callbacks that need it.
 //!
 //! The table `needs` leads to the unfinished jobs. No index leads to the dead, nor to the callbacks of batches, and there may be millions of
-//! those: to look through them would keep the one thread that writes busy for seconds, while all other calls wait. So readers read `needs`
-//! first, and then look through the others in steps. The thread that writes reads `needs` alone once more, and removes the semaphore. What
+//! those: to scan them would keep the one thread that writes busy for seconds, while all other calls wait. So readers read `needs`
+//! first, and then scan the others in steps. The thread that writes reads `needs` alone once more, and removes the semaphore. What
 //! is missed between the two: a job that was pushed or redriven and is dead by then, and a batch that was made.
 
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ use crate::store::{NEEDED_MAX, NEEDED_NAMED, Needed, Removal, Result};
 #[cfg(test)]
 mod tests;
 
-/// How many rows one step looks at, and how long it takes, in about.
+/// How many rows one step scans, and how long it takes, in about.
 const STEP_ROWS: usize = 5000;
 const STEP_TIME: Duration = Duration::from_millis(100);
 
@@ -90,7 +90,7 @@ impl From<Jobs> for Needed {
 
 /// Where a walk over the dead jobs goes on.
 #[derive(Default)]
-struct Place {
+struct Cursor {
     /// In this queue of the list.
     queue: usize,
     /// Behind this job. Another program may have written an id that is no text.
@@ -114,7 +114,7 @@ impl Budget {
         Self { rows: STEP_ROWS, end: Instant::now() + STEP_TIME }
     }
 
-    /// Counts a row that was looked at. Returns whether the step is over.
+    /// Counts a row that was scanned. Returns whether the step is over.
     fn is_spent_by_row(&mut self) -> bool {
         self.rows = self.rows.saturating_sub(1);
         self.rows == 0 || Instant::now() >= self.end
@@ -172,7 +172,7 @@ async fn needed_by_jobs(
     let mut jobs = Jobs::default();
     jobs.add(unfinished);
     let queues: Arc<[Vec<u8>]> = store.read(|db, _| queues_with_dead(db)).await?.into();
-    let mut behind = Some(Place::default());
+    let mut behind = Some(Cursor::default());
     while !jobs.are_enough()
         && let Some(from) = behind
     {
@@ -194,13 +194,13 @@ fn queues_with_dead(db: &Connection) -> Result<Vec<Vec<u8>>, Fault> {
     Ok(queues)
 }
 
-/// Looks through some dead jobs of these queues.
+/// Scans some dead jobs of these queues.
 fn dead(
     db: &Connection,
     name: &SemaphoreName,
     queues: &[Vec<u8>],
-    from: &Place,
-) -> Result<Step<Needing, Place>, Fault> {
+    from: &Cursor,
+) -> Result<Step<Needing, Cursor>, Fault> {
     let (mut budget, mut found, text) = (Budget::begin(), Vec::new(), in_json(name));
     let mut of_queue = db.prepare_cached(DEAD)?;
     for (n, queue) in queues.iter().enumerate().skip(from.queue) {
@@ -211,7 +211,7 @@ fn dead(
                 found.push(Needing::read(job)?);
             }
             if budget.is_spent_by_row() {
-                let behind = Place { queue: n, id: unreadable::bytes(job, 0, "id")? };
+                let behind = Cursor { queue: n, id: unreadable::bytes(job, 0, "id")? };
                 return Ok(Step { found, behind: Some(behind) });
             }
         }
@@ -234,7 +234,7 @@ async fn callbacks(store: &SqliteStore, name: &SemaphoreName) -> Result<Vec<(Bat
     Ok(callbacks)
 }
 
-/// Looks through some batches behind this one.
+/// Scans some batches behind this one.
 fn some_callbacks(
     db: &Connection,
     name: &SemaphoreName,

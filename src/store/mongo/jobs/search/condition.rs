@@ -94,7 +94,7 @@ fn literal(text: &str) -> String {
     expression
 }
 
-/// Returns the condition that payloads with this field meet. What BSON cannot hold is in `payload_json`, which MongoDB cannot look into.
+/// Returns the condition that payloads with this field meet. What BSON cannot hold is in `payload_json`, which MongoDB cannot query.
 fn of_payload(field: &FieldIs) -> Option<Document> {
     let own = in_bson(field)?;
     Some(doc! { "$or": [own, { "payload_json": { "$exists": true } }] })

@@ -22,8 +22,8 @@ use crate::store::mongo::migrate;
 const TEXTS: &str = "payload_texts";
 /// How long it is remembered which indexes there are.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// When it is looked again where an index was not as it seemed: it is still being built, or was dropped.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// After how long the indexes are read again where one was not as it seemed: it is still being built, or was dropped.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl OwnIndexes {
     /// Forgets the indexes for a while. Returns whether there was one.
     pub fn forget(&self) -> bool {
         let mut known = self.known();
-        known.until = Some(Instant::now() + LOOK_AGAIN);
+        known.until = Some(Instant::now() + READ_AGAIN);
         !std::mem::take(&mut known.indexes).is_empty()
     }
 
@@ -60,7 +60,7 @@ impl OwnIndexes {
         }
         let is_fresh = self.known().until.is_some_and(|until| Instant::now() < until);
         if !is_fresh {
-            self.look(mongo).await?;
+            self.refresh(mongo).await?;
         }
         let (served, asks_for_texts) = self.served(&conditions);
         if asks_for_texts {
@@ -90,11 +90,12 @@ impl OwnIndexes {
             return (served, false);
         }
         // Sooner than else, but not put off by each search.
-        known.until = known.until.min(Some(Instant::now() + LOOK_AGAIN));
+        known.until = known.until.min(Some(Instant::now() + READ_AGAIN));
         (None, !std::mem::replace(&mut known.is_made, true))
     }
 
-    async fn look(&self, mongo: &Mongo) -> Result<()> {
+    /// Reads which indexes there are.
+    async fn refresh(&self, mongo: &Mongo) -> Result<()> {
         let jobs = mongo.collection(JOBS).await?;
         let indexes: Vec<_> = jobs.list_indexes().await.map_err(fault)?.try_collect().await.map_err(fault)?;
         let (mut own, mut has_texts) = (Vec::new(), false);

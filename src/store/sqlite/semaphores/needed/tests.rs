@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{DEAD, Jobs, Needing, Place, STEP_ROWS, dead, remove_unneeded};
+use super::{Cursor, DEAD, Jobs, Needing, STEP_ROWS, dead, remove_unneeded};
 use crate::job::{SemaphoreName, State};
 use crate::store::sqlite::tests::plan;
 use crate::store::sqlite::{Location, SqliteStore};
@@ -35,7 +35,7 @@ async fn bury(store: &SqliteStore, queue: &str, prefix: &str, count: usize, sema
 
 /// It does without their tables: so it costs the same however many there are.
 #[tokio::test]
-async fn the_thread_that_writes_looks_at_no_dead_job_and_no_batch() {
+async fn the_thread_that_writes_scans_no_dead_job_and_no_batch() {
     let store = store(Location::Memory).await;
     let removed = store.writer.run(|tx, _| {
         tx.execute_batch("DROP TABLE jobs; DROP TABLE batches")?;
@@ -74,7 +74,7 @@ async fn a_step_ends_and_the_next_one_goes_on_behind_it() {
         .writer
         .run(|tx, _| {
             let (queues, mut ends, mut found) = ([b"none".to_vec(), b"many".to_vec()], Vec::new(), 0);
-            let mut behind = Some(Place::default());
+            let mut behind = Some(Cursor::default());
             while let Some(from) = behind {
                 let step = dead(tx, &name(), &queues, &from)?;
                 found += step.found.len();
