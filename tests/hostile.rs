@@ -21,6 +21,7 @@ mod hostile {
     pub mod spoiled_jobs;
     pub mod spoiled_lines;
     pub mod spoiled_operations;
+    pub mod spoiled_stay;
     pub mod wire;
 }
 
@@ -29,7 +30,8 @@ use std::time::{Duration, Instant};
 use common::server::{PATIENCE, Place, Server, until};
 use hostile::{
     answers::*, edge::*, extremes::*, memory::*, memory_of_jobs::*, names::*, pages::*, slow::*, spoiled::*,
-    spoiled_heads::*, spoiled_ids::*, spoiled_jobs::*, spoiled_lines::*, spoiled_operations::*, wire::*,
+    spoiled_heads::*, spoiled_ids::*, spoiled_jobs::*, spoiled_lines::*, spoiled_operations::*,
+    spoiled_stay::*, wire::*,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -223,6 +225,7 @@ on_every_store! {
     spoiled_deliveries_do_not_stop_their_queue
     spoiled_jobs_end_no_claim_under_a_limit
     an_operation_deletes_spoiled_jobs
+    an_operation_deletes_what_a_claim_made_dead
 }
 
 /// What only one store can hold.
@@ -238,6 +241,11 @@ mod one_store {
         a_spoiled_job_keeps_none_before_it_from_ending
         a_dead_job_keeps_no_room_in_a_semaphore
         a_job_that_is_too_long_to_be_delivered_stops_no_other
+        jobs_that_cannot_be_made_dead_stop_no_other
+        a_job_that_is_too_long_to_be_made_dead_stops_no_other
+        a_blocked_job_that_cannot_be_made_dead_keeps_no_room
+        a_batch_that_is_held_stops_no_claim
+        a_job_that_is_mended_meanwhile_is_not_removed
         a_group_goes_on_behind_a_job_that_was_removed_past_the_servers
         a_name_that_ends_in_a_newline_is_refused
         a_batch_of_a_client_that_left_counts_until_it_is_stored

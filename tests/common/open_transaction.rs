@@ -25,6 +25,11 @@ impl OpenTransaction {
         Self::begin(database, "schedules", name, doc! { "_id": name }).await
     }
 
+    /// The same with a batch.
+    pub async fn on_batch(database: &Database, id: &str) -> Option<Self> {
+        Self::begin(database, "batches", id, doc! { "_id": id }).await
+    }
+
     async fn begin(database: &Database, collection: &str, id: &str, filter: Document) -> Option<Self> {
         let documents = database.collection::<Document>(collection);
         let mut session = database.client().start_session().await.unwrap();

@@ -65,3 +65,27 @@ pub async fn an_operation_deletes_spoiled_jobs(place: &Place) {
     })
     .await;
 }
+
+/// Jobs that cannot be read are dead once a claim has met them; an operation knows since when.
+pub async fn an_operation_deletes_what_a_claim_made_dead(place: &Place) {
+    let server = Server::start(&place.url).await;
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        ids.push(server.push("work", json!({"payload": n})).await);
+    }
+    spoil(place, &[&ids[0], &ids[1]]).await;
+    until("a claim has met those that are spoiled", || async {
+        let page = server.get("/v1/queues/work/jobs?state=dead").await.1;
+        page["unreadable"].as_array().map_or(0, Vec::len) == 2 || {
+            server.reserve("work", json!({"count": 9, "lease_ms": 600_000})).await;
+            false
+        }
+    })
+    .await;
+    for id in &ids[..2] {
+        let (status, shown) = server.get(&format!("/v1/jobs/{id}")).await;
+        assert_eq!((status, shown["finished_at"].is_string()), (200, true), "{shown}");
+    }
+    assert_eq!(delete_all(&server, "work", "dead").await, [2, 2, 0]);
+    assert_eq!(server.get(&format!("/v1/jobs/{}", ids[2])).await.1["state"], "reserved");
+}

@@ -69,7 +69,7 @@ use self::figures::counters::Counters;
 use self::figures::counts::Figures;
 pub use self::picture::picture;
 
-use self::cache::{DeadlineCache, HeadCache, Position, SemaphoreCache};
+use self::cache::{DeadlineCache, HeadCache, LeftOut, Position, SemaphoreCache};
 use self::figures::reconcile::Reconciler;
 use self::indexes::Indexes;
 use self::jobs::document::date;
@@ -119,6 +119,7 @@ pub struct Mongo {
     /// Each with its trace, which jobs have that are pushed with it.
     delivered: DeliveredCache<OfJob>,
     heads: HeadCache,
+    left_out: LeftOut,
     semaphores: SemaphoreCache,
     deadlines: DeadlineCache,
     counters: Counters,
@@ -148,6 +149,7 @@ impl Mongo {
             revision_mutex: tokio::sync::Mutex::default(),
             delivered: DeliveredCache::default(),
             heads: HeadCache::default(),
+            left_out: LeftOut::default(),
             semaphores: SemaphoreCache::default(),
             deadlines: DeadlineCache::default(),
             figures: Figures::default(),

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt as _;
 use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
+use tokio::time::Instant;
 
 use self::change::{Remove, Save, capacity};
 use crate::faults;
@@ -25,9 +26,9 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::SEMAPHORES;
 use crate::store::mongo::cache::{Known, Position};
 use crate::store::mongo::client::{count, fault, update_jobs};
-use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::document::{Row, date, readable, to_meta, without_contents};
-use crate::store::mongo::jobs::query;
+use crate::store::mongo::jobs::in_the_way;
+use crate::store::mongo::jobs::query::{self, First};
 use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Tx, TxError};
@@ -37,6 +38,8 @@ use crate::store::{
 
 /// The most queues in which waiters of one semaphore are unblocked at once.
 const QUEUES_MAX: i64 = 64;
+/// How many jobs more of a line are read at most where some are left out, of whatever queues.
+const LEFT_OUT_MAX: usize = 1000;
 
 #[async_trait]
 impl Semaphores for Mongo {
@@ -109,9 +112,9 @@ impl Semaphores for Mongo {
     async fn unblock_waiters(&self, names: &[SemaphoreName], rules: &Rules) -> Result<Vec<Unblocked>> {
         let calling = async {
             let names: BTreeSet<&SemaphoreName> = names.iter().collect();
-            let mut unblocked = Vec::new();
+            let (mut unblocked, clear_until) = (Vec::new(), in_the_way::end(self));
             for name in names {
-                unblocked.extend(unblock_waiters_of(self, name, rules).await?);
+                unblocked.extend(unblock_waiters_of(self, name, clear_until, rules).await?);
             }
             Unblocked::sort(&mut unblocked);
             Ok(unblocked)
@@ -214,8 +217,14 @@ impl Reader<'_, '_> {
         Ok(Admission::new(gauges, missing, now, rules))
     }
 
-    /// Returns the first of the jobs that wait for the semaphore. Others that the index lists were made dead by an older server.
+    /// Returns the first of the jobs that wait for the semaphore. Others that the index lists were made dead by an older server. No room is
+    /// kept for those that cannot be read and could not be made dead.
     async fn line(&mut self, name: &SemaphoreName) -> Result<Vec<Waiter>, TxError> {
+        let mongo = match self {
+            Self::Plain(mongo) => *mongo,
+            Self::Within(tx) => tx.mongo,
+        };
+        let left_out = mongo.left_out.count().min(LEFT_OUT_MAX);
         let waiting = doc! {
             "semaphores": name.as_str(), "waiting_since": { "$exists": true }, "state": { "$in": ["ready", "blocked"] },
         };
@@ -225,12 +234,21 @@ impl Reader<'_, '_> {
         let pipeline = vec![
             doc! { "$match": waiting },
             doc! { "$sort": { "priority": -1, "run_at": 1, "_id": 1 } },
-            doc! { "$limit": i64::try_from(LINE).unwrap_or(i64::MAX) },
+            doc! { "$limit": i64::try_from(LINE + left_out).unwrap_or(i64::MAX) },
             doc! { "$project": fields },
         ];
-        let found = self.read(JOBS, pipeline, Some("line")).await?;
+        let mut found = self.read(JOBS, pipeline, Some("line")).await?;
+        if left_out > 0 {
+            found.retain(|document| !is_left_out(mongo, document));
+            found.truncate(LINE);
+        }
         Ok(readable(&found, waiter))
     }
+}
+
+fn is_left_out(mongo: &Mongo, document: &Stored) -> bool {
+    let queue = Row(document).text::<QueueName>("queue");
+    queue.is_ok_and(|queue| document.raw_id().is_ok_and(|id| mongo.left_out.has(&queue, &id)))
 }
 
 fn waiter(document: &Document) -> Result<Waiter> {
@@ -354,8 +372,8 @@ async fn views(mongo: &Mongo, names: &[&SemaphoreName]) -> Result<Vec<SemaphoreV
     let (mut reader, now, mut views) = (Reader::Plain(mongo), mongo.now()?, Vec::new());
     for SemaphoreUse { name, capacity, held } in uses(mongo, names).await? {
         let mut waiting = 0;
-        for (state, is_due) in waiting_states(capacity, held) {
-            waiting += reader.count(&name, *state, is_due.then_some(now)).await.map_err(plain)?;
+        for (state, due_by) in waiting_states(capacity, held, now) {
+            waiting += reader.count(&name, state, due_by).await.map_err(plain)?;
         }
         views.push(SemaphoreView { name, capacity, held, waiting });
     }
@@ -379,8 +397,13 @@ async fn waited_for(
     Ok(readable(&found, |document| Row(document).text("_id")))
 }
 
-/// Unblocks jobs that wait for one semaphore, if it has room for them, and returns them.
-async fn unblock_waiters_of(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) -> Result<Vec<Unblocked>> {
+/// Unblocks jobs that wait for one semaphore, if it has room for them, and returns them. `clear_until`: when it makes no more jobs dead.
+async fn unblock_waiters_of(
+    mongo: &Mongo,
+    name: &SemaphoreName,
+    clear_until: Instant,
+    rules: &Rules,
+) -> Result<Vec<Unblocked>> {
     let mut reader = Reader::Plain(mongo);
     let pipeline = vec![
         doc! { "$match": { "waits_for": name.as_str() } },
@@ -400,13 +423,15 @@ async fn unblock_waiters_of(mongo: &Mongo, name: &SemaphoreName, rules: &Rules) 
         let calls = usize::try_from(calls).unwrap_or(usize::MAX);
         let filter =
             doc! { "waits_for": name.as_str(), "queue": queue.as_str(), "state": UNBLOCK.from.as_str() };
-        let order = doc! { "priority": -1, "run_at": 1, "_id": 1 };
-        let first = query::all(mongo, filter, order, without_contents(), calls).await?;
+        let left_out = mongo.left_out.of(queue);
+        let projection = without_contents();
+        let first = First { filter, index: "waits", projection, limit: calls, left_out: &left_out };
+        let first = first.read(mongo).await?.with_type::<Stored>();
+        let first: Vec<Stored> = first.try_collect().await.map_err(fault)?;
         let metas = readable(&first, to_meta);
-        if metas.len() < first.len() {
-            let spoiled: Vec<&Stored> = first.iter().filter(|found| to_meta(found).is_err()).collect();
-            bury::bury(mongo, &spoiled, rules).await?; // they would be the first in their queue for ever
-        }
+        // They would be the first in their queue for ever. Where they stay, those behind them are called the next time.
+        let spoiled: Vec<Stored> = first.into_iter().filter(|found| to_meta(found).is_err()).collect();
+        in_the_way::clear(mongo, queue, &spoiled, clear_until, rules).await;
         chosen.extend(metas.iter().filter_map(|meta| admission.called(name, meta)));
     }
     unblock(mongo, &chosen).await?;

@@ -6,6 +6,7 @@
 use std::ops::Deref;
 
 use mongodb::bson::raw::RawBsonRef;
+use mongodb::bson::spec::ElementType;
 use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, rawdoc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -66,22 +67,30 @@ impl Stored {
         }
     }
 
-    /// Returns a document of its `_id` alone under another name, byte for byte.
-    fn id_as(&self, name: &str) -> Result<RawDocumentBuf> {
-        let raw = self.raw()?;
+    /// Returns its `_id`, byte for byte.
+    pub fn raw_id(&self) -> Result<RawId> {
+        let exact;
+        let raw: &RawDocument = match &self.raw {
+            Some(raw) => raw,
+            None => {
+                // Not all of it: it may be long.
+                let first = self.document.iter().take(1);
+                let first: Document = first.map(|(name, value)| (name.clone(), value.clone())).collect();
+                exact = RawDocumentBuf::try_from(&first).map_err(StoreError::internal)?;
+                &exact
+            }
+        };
         let id = raw.iter_elements().next().and_then(std::result::Result::ok);
         let id = id.filter(|id| id.key().as_str() == "_id");
         let id = id.ok_or_else(|| StoreError::internal("a document does not begin with its _id"))?;
         let value = raw.as_bytes().iter().skip(4 + 1 + "_id\0".len()).take(id.size());
-        let mut bytes = vec![0; 4];
-        bytes.push(id.element_type() as u8);
-        bytes.extend_from_slice(name.as_bytes());
-        bytes.push(0);
-        bytes.extend(value);
-        bytes.push(0);
-        let length = i32::try_from(bytes.len()).map_err(StoreError::internal)?;
-        bytes[..4].copy_from_slice(&length.to_le_bytes());
-        RawDocumentBuf::from_bytes(bytes).map_err(StoreError::internal)
+        Ok(RawId { kind: id.element_type() as u8, value: value.copied().collect() })
+    }
+
+    /// Returns a document of its `_id` alone under another name, byte for byte.
+    fn id_as(&self, name: &str) -> Result<RawDocumentBuf> {
+        let RawId { kind, value } = self.raw_id()?;
+        assemble([(name, kind, value.as_slice())])
     }
 
     /// Returns its `_id` as a document.
@@ -100,6 +109,43 @@ impl Stored {
         let same = rawdoc! { "$eq": ["$$ROOT", { "$literal": self.raw()? }] };
         Ok(rawdoc! { "_id": self.id_as("$eq")?, "$expr": same })
     }
+}
+
+/// The bytes of an `_id`, whatever it is: also of one that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RawId {
+    kind: u8,
+    value: Vec<u8>,
+}
+
+impl RawId {
+    /// Returns how many bytes it has.
+    pub fn size(&self) -> usize {
+        self.value.len()
+    }
+}
+
+/// Returns the condition on `_id` that leaves out the documents with these ids.
+pub fn none_of(ids: &[RawId]) -> Result<RawDocumentBuf> {
+    let indexes: Vec<String> = (0..ids.len()).map(|index| index.to_string()).collect();
+    let items = indexes.iter().zip(ids).map(|(index, id)| (index.as_str(), id.kind, id.value.as_slice()));
+    let list = assemble(items)?;
+    assemble([("$nin", ElementType::Array as u8, list.as_bytes())])
+}
+
+/// Returns a document of these fields: the name of each, its type, and the bytes of its value.
+fn assemble<'a>(fields: impl IntoIterator<Item = (&'a str, u8, &'a [u8])>) -> Result<RawDocumentBuf> {
+    let mut bytes = vec![0; 4];
+    for (name, kind, value) in fields {
+        bytes.push(kind);
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(0);
+        bytes.extend_from_slice(value);
+    }
+    bytes.push(0);
+    let length = i32::try_from(bytes.len()).map_err(StoreError::internal)?;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    RawDocumentBuf::from_bytes(bytes).map_err(StoreError::internal)
 }
 
 /// Returns the command that deletes what the filter finds, one at most.
@@ -222,5 +268,16 @@ mod tests {
         let found = Stored::from(doc! { "_id": { "a": 1 }, "n": 1 });
         assert_eq!(found.id().unwrap(), rawdoc! { "_id": { "a": 1 } });
         assert_eq!(found.by_id().unwrap(), rawdoc! { "_id": { "$eq": { "a": 1 } } });
+    }
+
+    #[test]
+    fn documents_are_left_out_by_the_bytes_of_their_ids() {
+        let ids = ["?BAD", "b"].map(|id| read(&doc! { "_id": id, "n": 1 }).raw_id().unwrap());
+        assert_eq!(none_of(&ids).unwrap(), raw(&doc! { "$nin": ["?BAD", "b"] }));
+        let ids = [doc! { "_id": 7 }, doc! { "_id": { "a": 1 }, "n": "?BAD" }];
+        let ids = ids.map(|document| read(&document).raw_id().unwrap());
+        assert_eq!(none_of(&ids).unwrap(), rawdoc! { "$nin": [7, { "a": 1 }] });
+        assert_ne!(ids[0], ids[1]);
+        assert!(Stored::from(doc! { "n": 1 }).raw_id().is_err());
     }
 }

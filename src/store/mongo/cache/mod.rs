@@ -5,14 +5,16 @@
 //! |---|---|
 //! | `head` | a lower bound of the head of each queue, and when something comes due before it |
 //! | `ahead` | jobs at the head of a queue that were read ahead |
-//! | `position` | places in the order of delivery |
+//! | `position` | positions in the order of delivery |
 //! | `full` | semaphores: who admits, and which are full |
+//! | `left_out` | jobs that cannot be read and could not be made dead, which reads of a queue leave out |
 //! | `deadline` | a lower bound of the deadlines that have not passed |
 
 mod ahead;
 mod deadline;
 mod full;
 mod head;
+mod left_out;
 mod position;
 #[cfg(test)]
 mod tests;
@@ -21,4 +23,5 @@ pub use self::ahead::AHEAD_BYTES;
 pub use self::deadline::DeadlineCache;
 pub use self::full::{FULL_FOR, Known, Refused, SemaphoreCache};
 pub use self::head::{Begun, HeadCache, Reading, Rest, Window};
+pub use self::left_out::LeftOut;
 pub use self::position::Position;

@@ -27,7 +27,7 @@ use crate::store::mongo::jobs::passes::Pass;
 use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::jobs::proof;
 use crate::store::mongo::jobs::proof::{Evidence, Proof, Questions};
-use crate::store::mongo::jobs::unreadable;
+use crate::store::mongo::jobs::unreadable::{Removable, removable};
 use crate::store::mongo::stored::Stored;
 use crate::store::{Applied, Cause, Change, Denied, Result, Store as _, StoreError, Term, chain};
 
@@ -56,6 +56,7 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
             pending: std::mem::take(&mut pass.changes),
             sent: HashMap::new(),
             traces: HashMap::new(),
+            removals: HashMap::new(),
             answers: &mut answers,
         };
         let late = |_| Err(StoreError::unavailable("the changes did not end in time"));
@@ -77,6 +78,13 @@ pub async fn apply(mongo: &Mongo, changes: Vec<Change>, rules: &Rules) -> Vec<An
 struct Spoiled {
     document: Stored,
     why: String,
+}
+
+/// How a job is removed that cannot be read.
+struct Removal {
+    operation: Operation,
+    /// See [`Plan::found_by`].
+    guard: Option<Document>,
 }
 
 /// What an earlier plan of a change means for it.
@@ -118,6 +126,8 @@ struct Round<'a> {
     sent: HashMap<JobId, Plan>,
     /// The traces of those jobs that were read, or are remembered.
     traces: HashMap<JobId, OfJob>,
+    /// Of those jobs that could not be read when they were read last. One that was mended since is not removed so.
+    removals: HashMap<JobId, Removal>,
     answers: &'a mut Vec<Option<Answer>>,
 }
 
@@ -129,11 +139,12 @@ impl Round<'_> {
         let mut trouble = StoreError::unavailable("the jobs were changed by others again and again");
         for attempt in 0..ATTEMPTS {
             self.attempt = attempt;
+            self.removals.clear();
             let since = self.mongo.connection.term();
             let (mut metas, spoiled) =
                 if attempt == 0 { self.recall().await? } else { self.read(self.ids()).await? };
             if !spoiled.is_empty() {
-                self.set_aside(spoiled, &mut metas).await?;
+                self.set_aside(spoiled, &mut metas).await;
             }
             let (plans, proven) = self.plan(metas).await?;
             // What could not be confirmed, such as after a failover, is read again: the rest of the round goes on.
@@ -192,7 +203,7 @@ impl Round<'_> {
         let evidence = self.questions(&judged).answer(self.mongo).await?;
         let (mut plans, mut proven) = (Vec::new(), Vec::new());
         for Judged { n, change, meta, step } in judged {
-            let earlier = self.look_back(&change, meta.as_ref(), &evidence);
+            let earlier = self.earlier(&change, meta.as_ref(), &evidence);
             let found = earlier.and_then(|earlier| Ok((earlier, evidence.receipt_of(&change)?)));
             let (revs, is_overtaken, receipt) = match found {
                 Ok((Earlier::Plan { revs, is_overtaken }, receipt)) => (revs, is_overtaken, receipt),
@@ -216,7 +227,8 @@ impl Round<'_> {
                     proven.push((n, receipt.map_or(kept, Applied::from))); // it has more than history does
                 }
                 (Ok(step), Some(meta)) => {
-                    let mut plan = Plan::new(meta, step, &change.operation, now);
+                    let guard = self.removals.get(&change.id).and_then(|removal| removal.guard.clone());
+                    let mut plan = Plan::new(meta, step, &change.operation, now).found_by(guard);
                     plan.inherit(self.traces.get(&change.id).unwrap_or(&OfJob::Unread));
                     plan.earlier = revs;
                     plans.push((n, plan));
@@ -234,7 +246,10 @@ impl Round<'_> {
 
     fn judge(&self, mut metas: HashMap<JobId, Meta>, now: Timestamp) -> Vec<Judged> {
         let judge = |(n, change): &(usize, Change)| {
-            let (n, change, meta) = (*n, change.clone(), metas.remove(&change.id));
+            let (n, mut change, meta) = (*n, change.clone(), metas.remove(&change.id));
+            if let Some(removal) = self.removals.get(&change.id) {
+                change.operation = removal.operation.clone();
+            }
             let around = Surroundings { now, rules: self.rules, chance: rand::random() };
             let step = match &meta {
                 Some(meta) => step(meta, &change.operation, around),
@@ -273,8 +288,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Looks what became of an earlier plan of this change, if its outcome was unknown.
-    fn look_back(&self, change: &Change, meta: Option<&Meta>, evidence: &Evidence) -> Result<Earlier> {
+    /// Returns what became of an earlier plan of this change, if its outcome was unknown.
+    fn earlier(&self, change: &Change, meta: Option<&Meta>, evidence: &Evidence) -> Result<Earlier> {
         let Some(plan) = self.sent.get(&change.id) else {
             return Ok(Earlier::Plan { revs: Vec::new(), is_overtaken: false });
         };
@@ -349,47 +364,36 @@ impl Round<'_> {
         Ok((metas, spoiled))
     }
 
-    /// Deals with jobs that cannot be read: what removes them goes on with what can be read.
-    async fn set_aside(&mut self, spoiled: Vec<Spoiled>, metas: &mut HashMap<JobId, Meta>) -> Result<()> {
+    /// Deals with jobs that cannot be read: what removes them goes on with what can be read. What fails fails for its job alone.
+    async fn set_aside(&mut self, spoiled: Vec<Spoiled>, metas: &mut HashMap<JobId, Meta>) {
         for Spoiled { document, why } in &spoiled {
             tracing::error!(why, "a job cannot be read");
             let Ok(id) = Row(document).text::<JobId>("_id") else { continue };
-            let Some((n, change)) = self.pending.iter_mut().find(|(_, change)| change.id == id) else {
-                continue;
-            };
-            let salvaged = match change.operation.of_unreadable() {
-                OfUnreadable::Remove(operation) => {
-                    change.operation = operation;
-                    unreadable::salvage(self.mongo, document).await?
-                }
+            let Some((n, change)) = self.pending.iter().find(|(_, own)| own.id == id) else { continue };
+            let answer = match change.operation.of_unreadable() {
+                OfUnreadable::Remove(operation) => match removable(document) {
+                    Some(Removable { meta, guard }) => {
+                        metas.insert(id.clone(), meta);
+                        self.removals.insert(id, Removal { operation, guard });
+                        continue;
+                    }
+                    None => None,
+                },
                 OfUnreadable::Bury => {
                     let buried = bury::bury(self.mongo, &[document], self.rules).await;
-                    self.answers[*n] =
-                        Some(Err(buried.err().map_or(Denied::Refused(Refusal::Unknown), Denied::Store)));
-                    continue;
+                    Some(Err(buried.err().map_or(Denied::Refused(Refusal::Unknown), Denied::Store)))
                 }
                 OfUnreadable::Mend(mending) => {
                     let within = change.operation.within().cloned();
-                    if let Some(answer) =
-                        bury::mend(self.mongo, document, *mending, within, self.rules).await?
-                    {
-                        self.answers[*n] = Some(answer);
-                        continue;
-                    }
-                    None
+                    let mended = bury::mend(self.mongo, document, *mending, within, self.rules).await;
+                    mended.unwrap_or_else(|error| Some(Err(Denied::Store(error))))
                 }
                 OfUnreadable::Refuse => None,
             };
-            match salvaged {
-                Some(meta) => drop(metas.insert(id, meta)),
-                None => {
-                    let why = StoreError::Unreadable(Cause(why.as_str().into()));
-                    self.answers[*n] = Some(Err(Denied::Store(why)));
-                }
-            }
+            let refused = || Err(Denied::Store(StoreError::Unreadable(Cause(why.as_str().into()))));
+            self.answers[*n] = Some(answer.unwrap_or_else(refused));
         }
         self.goes_on();
-        Ok(())
     }
 
     /// Deletions return how many jobs they found and not which. As long as a lease has not run out, only calls with

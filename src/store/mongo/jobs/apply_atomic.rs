@@ -14,7 +14,7 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::batches;
 use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::groups::{self, Lines};
-use crate::store::mongo::jobs::plan::{Plan, deletion};
+use crate::store::mongo::jobs::plan::{Plan, deletions};
 use crate::store::mongo::jobs::push;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::jobs::receipts;
@@ -49,7 +49,7 @@ pub struct Together {
 }
 
 impl Together {
-    /// The results of the plans that were carried out, with their places.
+    /// The results of the plans that were carried out, with the indexes of their changes.
     pub fn applied(mut self, plans: &[(usize, Plan)]) -> Vec<(usize, Applied)> {
         let pushed = std::mem::take(&mut self.pushed);
         let applied = |((n, plan), pushed): (&(usize, Plan), Vec<Child>)| {
@@ -82,7 +82,7 @@ pub struct Writer<'a> {
     pub attempt: usize,
     /// The deadline of the call.
     pub end: Instant,
-    /// By the places of the changes.
+    /// By the indexes of the changes.
     pub answers: &'a mut Vec<Option<Result<Applied, Denied>>>,
     /// Plans whose outcome is unknown.
     pub unknown: &'a mut HashMap<JobId, Plan>,
@@ -317,8 +317,7 @@ async fn write_jobs(
     }
     changes.extend(groups::unblocking(next));
     let leaving: Vec<&Plan> = plans.iter().map(|(_, plan)| plan).filter(|plan| plan.deletes()).collect();
-    let deletes = if leaving.is_empty() { Vec::new() } else { vec![deletion(&leaving)] };
-    let found = rewrite::write(changes, deletes, tx).await?;
+    let found = rewrite::write(changes, deletions(&leaving), tx).await?;
     Ok(found == (plans.len() + next.len()) as u64)
 }
 

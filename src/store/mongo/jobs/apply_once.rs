@@ -17,7 +17,7 @@ use crate::store::mongo::jobs::apply_atomic::{CarryOut, Written};
 use crate::store::mongo::jobs::document::{Row, to_meta, trace_of, without_contents, without_long};
 use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::jobs::query;
-use crate::store::mongo::jobs::unreadable;
+use crate::store::mongo::jobs::unreadable::{Removable, removable};
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Transaction, Tx, TxError, Verdict};
 use crate::store::{Applied, Change, Denied, Keyed, Once, Result, Store as _, StoreError};
@@ -101,12 +101,13 @@ async fn read(mongo: &Mongo, changes: &[Change]) -> Result<HashMap<JobId, Found>
     Ok(found.collect())
 }
 
-type Placed<T> = Vec<(usize, T)>;
+/// Elements with the indexes of their changes.
+type Indexed<T> = Vec<(usize, T)>;
 
-/// What is to be done, and what is refused, by the places of the changes.
+/// What is to be done, and what is refused, by the indexes of the changes.
 pub struct Planned {
-    pub plans: Placed<Plan>,
-    pub denied: Placed<Denied>,
+    pub plans: Indexed<Plan>,
+    pub denied: Indexed<Denied>,
 }
 
 /// Plans changes of different jobs. What they write is written in a transaction that begins afterwards.
@@ -124,7 +125,7 @@ pub async fn planned(mongo: &Mongo, changes: &[Change], rules: &Rules) -> Result
                 }
                 planned
             }
-            Some(Err(spoiled)) => plan_of_spoiled(mongo, *spoiled, &change.operation, around).await?,
+            Some(Err(spoiled)) => plan_of_spoiled(*spoiled, &change.operation, around),
             None => Err(Denied::Refused(missing(&change.operation))),
         };
         match planned {
@@ -144,24 +145,18 @@ fn plan(meta: Meta, operation: &Operation, around: Surroundings<'_>) -> Result<P
     }
 }
 
-/// Plans a change of a job that cannot be read: what removes it goes on with what can be read, and all else is denied. A `rev` that the
-/// job lacks is written at once, so that the transaction finds the job by it.
-async fn plan_of_spoiled(
-    mongo: &Mongo,
+/// Plans a change of a job that cannot be read: what removes it goes on with what can be read, and all else is denied.
+fn plan_of_spoiled(
     spoiled: Spoiled,
     operation: &Operation,
     around: Surroundings<'_>,
-) -> Result<Result<Plan, Denied>> {
-    let salvaged = match operation.of_unreadable() {
-        OfUnreadable::Remove(removal) => {
-            unreadable::salvage(mongo, &spoiled.document).await?.map(|meta| (meta, removal))
+) -> Result<Plan, Denied> {
+    match (operation.of_unreadable(), removable(&spoiled.document)) {
+        (OfUnreadable::Remove(removal), Some(Removable { meta, guard })) => {
+            plan(meta, &removal, around).map(|plan| plan.found_by(guard))
         }
-        _ => None,
-    };
-    Ok(match salvaged {
-        Some((meta, removal)) => plan(meta, &removal, around),
-        None => Err(Denied::Store(spoiled.why)),
-    })
+        _ => Err(Denied::Store(spoiled.why)),
+    }
 }
 
 /// Changes and their answer. Done: nothing where a job is not as it was read.

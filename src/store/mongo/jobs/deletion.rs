@@ -6,7 +6,7 @@ use crate::store::Result;
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::client::write;
-use crate::store::mongo::jobs::plan::{Plan, deletion};
+use crate::store::mongo::jobs::plan::{Plan, deletions};
 
 /// Deletes the jobs that leave by these plans. Returns how many there were.
 pub async fn delete(mongo: &Mongo, plans: &[(usize, Plan)]) -> Result<u64> {
@@ -14,6 +14,6 @@ pub async fn delete(mongo: &Mongo, plans: &[(usize, Plan)]) -> Result<u64> {
     if leaving.is_empty() {
         return Ok(0);
     }
-    let command = doc! { "delete": JOBS, "deletes": [deletion(&leaving)] };
+    let command = doc! { "delete": JOBS, "deletes": deletions(&leaving) };
     write(mongo.connection.database().await?, command).await
 }

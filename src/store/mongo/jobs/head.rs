@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
+use tokio::time::Instant;
 
 use crate::job::{Job, QueueName, Rules, SemaphoreName, Timestamp};
 use crate::store::mongo::JOBS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::cache::{AHEAD_BYTES, Begun, Position, Reading, Rest, Window};
 use crate::store::mongo::client::fault;
-use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::document::{Row, date, readable, to_job};
-use crate::store::mongo::stored::Stored;
+use crate::store::mongo::jobs::in_the_way;
+use crate::store::mongo::jobs::query::First;
+use crate::store::mongo::stored::{RawId, Stored};
 use crate::store::{PageBuilder, Result, chain};
 
 /// Returns the filter for jobs that are due, and not past their expiry, by the store's clock. A missing `expires_at` is
@@ -39,14 +41,21 @@ const HEAD_BYTES: usize = 16 << 20;
 /// How many jobs that come due are read. Where there are more, one may come due at any moment.
 const UPCOMING_MAX: usize = 100;
 
-/// The longest that is looked for a job that does not need a semaphore.
+/// How often a head is read at most where jobs stay there that cannot be read: each time for twice as many.
+const ROUNDS: u32 = 10;
+/// How many of them a claim leaves out at most.
+const LEFT_OUT_MAX: usize = 2000;
+/// Which part of a claim's deadline it takes at most to begin these reads.
+const READ_PART: u32 = 3;
+
+/// The longest that is searched for a job that does not need a semaphore.
 const ALIKE_MAX: Duration = Duration::from_millis(100);
 
 /// The head of a queue.
 pub struct Heads {
     /// The jobs, in the order of delivery: as many as are asked for, or fewer.
     pub jobs: Vec<Job>,
-    /// How many documents were read.
+    /// How many documents were read, but for those that stay although they cannot be read.
     pub read: usize,
     /// Whether there may be more, which would be too much at once.
     pub large: bool,
@@ -82,12 +91,13 @@ pub async fn read(
     }
     let mut floor = reading.lower_bound;
     loop {
-        let found = read_heads(mongo, deliverable(queue, floor), wanted, reading.limit, rules).await?;
+        let found =
+            read_heads(mongo, queue, deliverable(queue, floor), (wanted, reading.limit), rules).await?;
         if pop && found.jobs.iter().take(wanted).any(|job| !job.meta.semaphores.is_empty()) {
             // They stay where they are for other claims, and so no position is cached.
             let mut filter = deliverable(queue, None);
             filter.insert("semaphores", doc! { "$exists": false });
-            return Ok(read_heads(mongo, filter, wanted, wanted, rules).await?.heads());
+            return Ok(read_heads(mongo, queue, filter, (wanted, wanted), rules).await?.heads());
         }
         if floor.is_none() || found.read >= wanted || found.large {
             return Ok(found.remembered(mongo, queue, wanted, &reading));
@@ -167,51 +177,51 @@ impl Found {
     }
 }
 
-/// Reads as many jobs as are wanted, and more up to the limit while they are small. What cannot be read is dead then.
+/// Reads as many jobs as are wanted, and more up to the limit while they are small. What cannot be read is dead then. What cannot be made
+/// dead is left out, and those behind it are read in its place: no claim reads it again and again.
 async fn read_heads(
     mongo: &Mongo,
+    queue: &QueueName,
     filter: Document,
-    wanted: usize,
-    limit: usize,
+    (wanted, limit): (usize, usize),
     rules: &Rules,
 ) -> Result<Found> {
-    let (found, spoiled) = read_first(mongo, filter.clone(), wanted, limit).await?;
-    if spoiled.is_empty() {
-        return Ok(found);
-    }
-    let spoiled: Vec<&Stored> = spoiled.iter().collect();
-    let stay = spoiled.len();
-    match bury::bury(mongo, &spoiled, rules).await {
-        Ok(buried) if buried >= stay as u64 => return Ok(found),
-        Ok(buried) => tracing::warn!(buried, of = stay, "jobs that cannot be read were changed meanwhile"),
-        Err(error) => {
-            tracing::error!(error = chain(&error), "jobs that cannot be read could not be made dead");
+    let mut left_out = mongo.left_out.of(queue);
+    let (known, end) = (left_out.len(), in_the_way::end(mongo));
+    let late = Instant::now() + mongo.connection.deadline() / READ_PART;
+    let mut round = 1;
+    loop {
+        // As many more as stay: each round passes over twice as many as the one before.
+        let more = left_out.len() - known;
+        let (mut found, spoiled) =
+            read_first(mongo, filter.clone(), &left_out, (wanted + more, limit + more)).await?;
+        let Some(stay) = in_the_way::clear(mongo, queue, &spoiled, end, rules).await else {
+            found.jobs.truncate(limit);
+            return Ok(found);
+        };
+        let are_all = found.read < wanted + more && !found.large;
+        left_out.extend(stay);
+        // What stays does not count as read: the caller would read the head again for as long as it may.
+        found.read = found.jobs.len();
+        found.large &= !found.jobs.is_empty();
+        let is_enough = found.read >= wanted || found.large || are_all;
+        if is_enough || round == ROUNDS || left_out.len() >= LEFT_OUT_MAX || Instant::now() >= late {
+            found.jobs.truncate(limit);
+            return Ok(found);
         }
+        round += 1;
     }
-    // They may stay at the head: others are read beside them, so that no claim reads it again and again.
-    let (mut found, spoiled) = read_first(mongo, filter, wanted + stay, limit + stay).await?;
-    found.read -= spoiled.len();
-    found.large &= !found.jobs.is_empty();
-    found.jobs.truncate(limit);
-    Ok(found)
 }
 
 /// Reads as many jobs as are wanted, and more up to the limit while they are small. Returns those that cannot be read as well.
 async fn read_first(
     mongo: &Mongo,
     filter: Document,
-    wanted: usize,
-    limit: usize,
+    left_out: &[RawId],
+    (wanted, limit): (usize, usize),
 ) -> Result<(Found, Vec<Stored>)> {
-    let database = mongo.connection.database().await?;
-    let mut cursor = database
-        .collection::<RawDocumentBuf>(JOBS)
-        .find(filter)
-        .sort(doc! { "priority": -1, "run_at": 1, "_id": 1 })
-        .limit(i64::try_from(limit).unwrap_or(i64::MAX))
-        .batch_size(u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX))
-        .await
-        .map_err(fault)?;
+    let first = First { filter, index: "head", projection: Document::new(), limit, left_out };
+    let mut cursor = first.read(mongo).await?;
     let (mut documents, mut bytes) = (Vec::new(), 0);
     while bytes < if documents.len() < wanted { HEAD_BYTES } else { AHEAD_BYTES }
         && let Some(raw) = cursor.try_next().await.map_err(fault)?

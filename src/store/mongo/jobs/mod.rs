@@ -13,6 +13,7 @@
 //! | `rewrite` | how changes are written within a transaction |
 //! | `transitions` | what one statement writes for many jobs: reserve, block, unblock, bury |
 //! | `unreadable`, `bury` | what can be read of jobs that another program spoiled; making them dead, mending them |
+//! | `in_the_way` | those that stand before others: made dead, or left out for a while |
 //! | `groups` | the order within groups |
 //! | `receipts` | outcomes kept for repeated calls |
 //! | `push_once`, `apply_once` | pushes and changes of calls with an `Idempotency-Key`, with their answers |
@@ -34,6 +35,7 @@ pub mod groups;
 mod guard;
 mod head;
 mod holders;
+pub mod in_the_way;
 mod lines;
 pub mod next;
 mod obstacles;

@@ -37,6 +37,8 @@ pub struct Plan {
     freed: Option<JobKey>,
     /// The key that the job takes where it goes. Private likewise.
     taken: Option<KeyHold>,
+    /// What finds the job in place of its `rev`, where it has none and is to be deleted.
+    without_rev: Option<Document>,
     /// What is done.
     verb: Verb,
     /// The `rev` that the document has once the plan is carried out.
@@ -60,6 +62,7 @@ impl Plan {
             },
             freed: freed(&meta, &step).cloned(),
             taken: taken(operation, &step).cloned(),
+            without_rev: None,
             receipt: receipt_for(operation, &meta, &step.outcome),
             verb: operation.verb(),
             pushes: operation.pushes().to_vec(),
@@ -70,6 +73,11 @@ impl Plan {
             earlier: Vec::new(),
             is_lost: false,
         }
+    }
+
+    /// The same plan for a job that cannot be read, which this filter finds where it has no `rev`. Such jobs are only deleted.
+    pub fn found_by(self, without_rev: Option<Document>) -> Self {
+        Self { without_rev, ..self }
     }
 
     /// What it pushes takes over the trace of the job, where that has one.
@@ -217,10 +225,14 @@ impl Plan {
     }
 }
 
-/// One statement that takes these jobs away: those that are as they were read.
-pub fn deletion(plans: &[&Plan]) -> Document {
-    let guard = as_read(plans.iter().map(|plan| (plan.meta.id.as_str(), plan.meta.rev)));
-    doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } }
+/// The statements that take these jobs away: those that are as they were read.
+pub fn deletions(plans: &[&Plan]) -> Vec<Document> {
+    let with_rev = plans.iter().filter(|plan| plan.without_rev.is_none());
+    let with_rev: Vec<_> = with_rev.map(|plan| (plan.meta.id.as_str(), plan.meta.rev)).collect();
+    let together = if with_rev.is_empty() { None } else { Some(as_read(with_rev)) };
+    let each = plans.iter().filter_map(|plan| plan.without_rev.clone());
+    let statement = |guard: Document| doc! { "q": guard, "limit": 0, "hint": { "_id": 1 } };
+    together.into_iter().chain(each).map(statement).collect()
 }
 
 /// Which operations leave a receipt: those whose outcome a repeat, or the former holder, could not

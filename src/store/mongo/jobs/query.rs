@@ -5,9 +5,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
-use mongodb::Collection;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
 use mongodb::options::{Hint, ReadConcern};
+use mongodb::{Collection, Cursor};
 
 use crate::job::push::Room;
 use crate::job::{JobId, QueueName, Rules, State, Timestamp};
@@ -17,8 +18,8 @@ use crate::store::mongo::Mongo;
 use crate::store::mongo::client::fault;
 use crate::store::mongo::jobs::document::{Row, readable};
 use crate::store::mongo::jobs::unreadable::listed;
-use crate::store::mongo::stored::Stored;
-use crate::store::{ListedJob, PageBuilder, Result, Weight, listed_id};
+use crate::store::mongo::stored::{RawId, Stored, none_of};
+use crate::store::{ListedJob, PageBuilder, Result, StoreError, Weight, listed_id};
 
 /// How many documents one reply brings, up to 16 MB of them.
 const READ_AT_ONCE: usize = 1000;
@@ -39,6 +40,51 @@ pub async fn all(
     let jobs = mongo.collection(JOBS).await?;
     let cursor = jobs.find(filter).sort(sort).projection(projection).limit(limit).await.map_err(fault)?;
     cursor.try_collect().await.map_err(fault)
+}
+
+/// The first jobs that a filter means, in the order of delivery.
+pub struct First<'a> {
+    /// The filter, which does not name `_id`.
+    pub filter: Document,
+    /// An index that has them in this order.
+    pub index: &'static str,
+    /// What is read of each; an empty one is of all.
+    pub projection: Document,
+    /// How many at most.
+    pub limit: usize,
+    /// Those that are passed over.
+    pub left_out: &'a [RawId],
+}
+
+impl First<'_> {
+    /// Reads them.
+    pub async fn read(self, mongo: &Mongo) -> Result<Cursor<RawDocumentBuf>> {
+        let database = mongo.connection.database().await?;
+        let order = doc! { "priority": -1, "run_at": 1, "_id": 1 };
+        let most = i64::try_from(self.limit).unwrap_or(i64::MAX);
+        let at_once = u32::try_from(self.limit.saturating_add(1)).unwrap_or(u32::MAX);
+        if self.left_out.is_empty() {
+            let jobs = database.collection::<RawDocumentBuf>(JOBS);
+            let find = jobs.find(self.filter).sort(order).limit(most).batch_size(at_once);
+            let find = if self.projection.is_empty() { find } else { find.projection(self.projection) };
+            return find.await.map_err(fault);
+        }
+        // The driver sends an id that it cannot read only in a command of bytes. Without the hint a plan could walk the index of the ids.
+        let raw = |document: &Document| RawDocumentBuf::try_from(document).map_err(StoreError::internal);
+        let mut filter = raw(&self.filter)?;
+        filter.append(cstr!("_id"), none_of(self.left_out)?);
+        let command = rawdoc! {
+            "find": JOBS,
+            "filter": filter,
+            "sort": raw(&order)?,
+            "projection": raw(&self.projection)?,
+            "hint": self.index,
+            "limit": most,
+            "batchSize": i64::from(at_once),
+            "readConcern": { "level": "local" },
+        };
+        Ok(database.run_raw_cursor_command(command).await.map_err(fault)?.with_type::<RawDocumentBuf>())
+    }
 }
 
 /// Returns how many more unfinished jobs each of these limited queues takes, once a job has left `leaving`.

@@ -13,7 +13,7 @@ use crate::job::transition::Refusal;
 use crate::job::transition::delivery::{self, ATTEMPTS_PER_DELIVERY, BLOCK, RESERVE, UNBLOCK};
 use crate::job::{Claim, Job, Meta, Timestamp};
 use crate::store::mongo::jobs::document::date;
-use crate::store::mongo::jobs::guard::as_read;
+use crate::store::mongo::jobs::guard::{as_read, lacks_rev};
 use crate::store::mongo::stored::Stored;
 use crate::store::{ClaimAsk, Result, StoreError};
 
@@ -100,7 +100,7 @@ pub fn reserve(jobs: &[Job], revs: &[i64]) -> Document {
         let update = doc! { "$set": set, "$unset": unset, "$inc": { "attempts": attempts } };
         return statement(RESERVE, read(), update);
     }
-    // Which request gets which job: the job's place among the ids is that of its values.
+    // Which request gets which job: the job's index among the ids is that of its values.
     let index = doc! { "$indexOfArray": [{ "$literal": &ids }, "$_id"] };
     for field in &FIELDS {
         let value = match (is_same(field), (field.value)(first)) {
@@ -191,11 +191,10 @@ pub fn bury(transition: Transition, job: &Stored, failure: Option<Bson>) -> Resu
             _ if job.hides("rev") => {}
             Some(Bson::Int64(rev)) => guard.append(cstr!("rev"), *rev),
             Some(Bson::Int32(rev)) => guard.append(cstr!("rev"), *rev),
-            // By `$type` alone a list with a number in it would be taken for one.
-            _ => guard.append(
-                cstr!("$expr"),
-                rawdoc! { "$not": [{ "$in": [{ "$type": "$rev" }, ["int", "long"]] }] },
-            ),
+            _ => {
+                let lacks_rev = RawDocumentBuf::try_from(&lacks_rev()).map_err(StoreError::internal)?;
+                guard.append(cstr!("$expr"), lacks_rev);
+            }
         }
         if let Some(waits_for) = waits_for {
             guard.append(
@@ -207,7 +206,8 @@ pub fn bury(transition: Transition, job: &Stored, failure: Option<Bson>) -> Resu
         if leaves {
             unset.insert("turn", "");
         }
-        let mut update = doc! { "$set": &set, "$unset": unset };
+        // Operations over the dead find those that were so before they began.
+        let mut update = doc! { "$set": &set, "$unset": unset, "$currentDate": { "finished_at": true } };
         if !push.is_empty() {
             update.insert("$push", &push);
         }
