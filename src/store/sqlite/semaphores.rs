@@ -155,8 +155,8 @@ fn views(db: &Connection, names: &[SemaphoreName], now: Timestamp) -> Result<Vec
     let mut views = Vec::new();
     for SemaphoreUse { name, capacity, held } in uses(db, names)? {
         let mut waiting = 0;
-        for (state, is_due) in waiting_states(capacity, held) {
-            waiting += needs::count(db, &name, *state, is_due.then_some(now))?;
+        for (state, due_by) in waiting_states(capacity, held, now) {
+            waiting += needs::count(db, &name, state, due_by)?;
         }
         views.push(SemaphoreView { name, capacity, held, waiting });
     }
@@ -216,7 +216,7 @@ fn waited_for(
 }
 
 /// Returns the bytes of what a query has found, if it has: another program may have written what is no text.
-fn found_text(query: &mut Statement<'_>, params: impl Params) -> Result<Option<Vec<u8>>, Fault> {
+pub fn found_text(query: &mut Statement<'_>, params: impl Params) -> Result<Option<Vec<u8>>, Fault> {
     let mut rows = query.query(params)?;
     let Some(found) = rows.next()? else { return Ok(None) };
     let text = found.get_ref(0)?.as_bytes_or_null().map_err(|error| Fault::stored("text", error))?;
@@ -277,7 +277,9 @@ fn unblock(
     (rules, now): (&Rules, Timestamp),
 ) -> Result<Option<Unblocked>, Fault> {
     let Some(found) = readable(row::meta_of(tx, id))? else {
-        unreadable::bury_by_id(tx, id, false, rules, now)?; // it would be the first in its queue for ever
+        // It would be the first in its queue for ever, also where its row no longer names the semaphore.
+        unreadable::bury_by_id(tx, id, false, rules, now)?;
+        needs::forget_one(tx, name, id)?;
         return Ok(None);
     };
     let Some(found) = found else {

@@ -1,18 +1,18 @@
 //! A transaction under way: the connection, and how it changes the number of jobs in each state.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
 use crate::faults;
-use crate::job::{QueueName, State};
+use crate::job::{QueueName, SemaphoreName, State};
 use crate::store::audit::Seen;
 use crate::store::delivered::DeliveredCache;
 use crate::store::sqlite::fault::Fault;
-use crate::store::sqlite::jobs::priorities::SkippedCache;
+use crate::store::sqlite::jobs::priorities::{PASSED_MAX, SkippedCache};
 use crate::store::sqlite::jobs::row::HEAD_BYTES;
 
 /// See the module's documentation. Every write to the table `jobs` must be counted here; the table
@@ -28,7 +28,11 @@ pub struct Tx<'c> {
     acts_on_one: Cell<bool>,
     /// How many bytes of jobs the claims of the transaction have read.
     claimed: Cell<usize>,
-    /// The jobs that were delivered lately, and their places in the table.
+    /// How many jobs that cannot be read it has made dead.
+    buried: Cell<usize>,
+    /// The semaphores whose holders were compared with the jobs.
+    compared: RefCell<HashSet<SemaphoreName>>,
+    /// The jobs that were delivered lately, and their rowids.
     pub delivered: &'c DeliveredCache<i64>,
     /// The priorities that claims need not walk.
     pub skipped: &'c SkippedCache,
@@ -50,7 +54,7 @@ struct Change {
     marked: i64,
 }
 
-/// The changes by queue. A round has one queue or a few: to look through them is faster than to hash.
+/// The changes by queue. A round has one queue or a few: to search them one by one is faster than to hash.
 #[derive(Default)]
 struct Changes {
     list: Vec<(QueueName, Change)>,
@@ -70,8 +74,8 @@ impl Changes {
             self.list.push((queue.clone(), Change::default()));
             let added = if self.index.is_empty() { 0 } else { self.list.len() - 1 };
             if self.list.len() > Self::FEW {
-                let places = self.list.iter().enumerate().skip(added);
-                self.index.extend(places.map(|(at, (queue, _))| (queue.clone(), at)));
+                let indexed = self.list.iter().enumerate().skip(added);
+                self.index.extend(indexed.map(|(at, (queue, _))| (queue.clone(), at)));
             }
             self.list.len() - 1
         });
@@ -97,6 +101,8 @@ impl<'c> Tx<'c> {
             seen: Cell::default(),
             acts_on_one: Cell::default(),
             claimed: Cell::default(),
+            buried: Cell::default(),
+            compared: RefCell::default(),
             delivered,
             skipped,
         }
@@ -142,6 +148,27 @@ impl<'c> Tx<'c> {
     /// Returns whether the claims of this transaction have read as much as they may together: further ones are for the next one.
     pub fn is_filled(&self) -> bool {
         self.claimed.get() >= HEAD_BYTES
+    }
+
+    /// Notes that so many jobs were made dead that cannot be read, or that something was done which costs as much.
+    pub fn buries(&self, jobs: usize) {
+        self.buried.set(self.buried.get().saturating_add(jobs));
+    }
+
+    /// Returns how many these are so far.
+    pub fn buried(&self) -> usize {
+        self.buried.get()
+    }
+
+    /// Returns whether they are as many as a transaction makes dead: others wait for the thread that writes. The next ones are for another
+    /// transaction.
+    pub fn has_buried_enough(&self) -> bool {
+        self.buried() >= PASSED_MAX
+    }
+
+    /// Returns whether the holders of this semaphore were not compared with the jobs before, and notes that they are now.
+    pub fn is_first_comparison_of(&self, semaphore: &SemaphoreName) -> bool {
+        self.compared.borrow_mut().insert(semaphore.clone())
     }
 
     /// Counts a job that is in this state now; `marked`: it has a due mark.

@@ -126,9 +126,10 @@ fn of_unreadable(
             let Some(found) = row::salvaged(tx, id)? else {
                 return refused(tx, change, Refusal::Unknown);
             };
+            let named = needs::named(tx, id)?; // behind the removal there is no row
             let removed = carry_out(tx, &found, &Change { id: id.clone(), operation }, rules, now)?;
             if removed.is_ok() {
-                needs::forget(tx, id)?;
+                needs::forget(tx, id, named.as_deref())?;
             }
             Ok(removed)
         }

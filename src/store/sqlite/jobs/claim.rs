@@ -31,9 +31,9 @@ pub fn claim(tx: &Tx<'_>, asks: &[ClaimAsk], rules: &Rules, now: Timestamp) -> R
             continue; // served with the earlier one
         }
         let sharing = asks.iter().zip(&mut won).skip(n).filter(|(ask, _)| shares(ask));
-        let (asks, places): (Vec<&ClaimAsk>, Vec<_>) = sharing.unzip();
+        let (asks, results): (Vec<&ClaimAsk>, Vec<_>) = sharing.unzip();
         let given = claim_from(tx, first, &asks, rules, now)?;
-        places.into_iter().zip(given.won).for_each(|(won, jobs)| *won = jobs);
+        results.into_iter().zip(given.won).for_each(|(won, jobs)| *won = jobs);
         claims.resume.extend(given.resume_at.map(|at| (first.queue.clone(), at)));
         claims.again.extend(given.is_cut.then(|| first.queue.clone()));
         claims.offers.extend(given.offers);
@@ -98,7 +98,7 @@ pub enum Rest {
     Nothing,
     /// They are fewer since they are long: the others are left for another transaction.
     Near,
-    /// So many priorities were walked, or jobs passed over, that the others are left for another transaction.
+    /// So many priorities were walked, or jobs passed over or made dead, that the others are left for another transaction.
     Far,
 }
 
@@ -126,26 +126,29 @@ pub fn heads(
         let most = Most {
             jobs: wanted - heads.len(),
             bytes: row::HEAD_BYTES.saturating_sub(bytes),
-            passed: PASSED_MAX.saturating_sub(passed),
+            passed: PASSED_MAX.saturating_sub(passed + tx.buried()),
         };
         let from = tx.skipped.floor(queue, pop, priority);
         let due = due::read(tx, sql, (queue, priority), &from, &most, now)?;
         passed += due.passed;
         walk.raise(tx.skipped, priority, &from, due.ahead)?;
-        if !due.spoiled.is_empty() {
+        let has_spoiled = !due.spoiled.is_empty();
+        if has_spoiled {
             walk.remember(tx.skipped)?; // what is written now may come due before
             walk.again(priority); // others are read in their places
-        } else if !due.jobs.is_empty() {
+        }
+        let is_cut = unreadable::bury_some(tx, &due.spoiled, rules, now)? || due.is_cut;
+        if has_spoiled && !is_cut {
+            continue;
+        }
+        if !due.jobs.is_empty() {
             walk.found();
             heads.extend(due.jobs);
             bytes += due.bytes;
-        } else if !due.is_cut {
+        } else if !is_cut {
             walk.pass_over(priority, due.passed)?;
         }
-        for rowid in due.spoiled {
-            unreadable::bury(tx, rowid, false, rules, now)?;
-        }
-        if due.is_cut {
+        if is_cut {
             rest = Rest::Far;
         } else if bytes >= row::HEAD_BYTES {
             rest = Rest::Near;

@@ -1,9 +1,10 @@
 //! The due jobs of one priority, from a place in the order of delivery on.
 //!
 //! Some of them may not be delivered: they have expired, or a pop passes over them since they need semaphores. The index does not say so:
-//! each costs a look at its row. A million jobs that expired together would keep the one thread that writes busy with every claim of
+//! each costs a read of its row. A million jobs that expired together would keep the one thread that writes busy with every claim of
 //! their queue, while all other queues wait. So a read ends once it has passed over as many as it may. The place is remembered
-//! (see `priorities`), and the claim goes on from there in another transaction.
+//! (see `priorities`), and the claim goes on from there in another transaction. Those that cannot be read, and that the claim makes
+//! dead, count alike: the next transaction does not find them any more.
 
 use rusqlite::{Connection, Row, Statement, params};
 
@@ -23,9 +24,9 @@ macro_rules! due_sql {
             "SELECT ",
             job_columns!(),
             found_columns!(),
-            ", at, name FROM (SELECT rowid AS place, run_at AS at, id AS name FROM jobs INDEXED BY jobs_head \
+            ", at, name FROM (SELECT rowid AS job_row, run_at AS at, id AS name FROM jobs INDEXED BY jobs_head \
              WHERE queue = ?1 AND state = 'ready' AND priority = ?2 AND run_at <= ?3 AND (run_at, id) >= (?4, ?5)) \
-             LEFT JOIN jobs ON jobs.rowid = place AND (expires_at IS NULL OR expires_at > ?3)",
+             LEFT JOIN jobs ON jobs.rowid = job_row AND (expires_at IS NULL OR expires_at > ?3)",
             $only,
             " ORDER BY at, name"
         )
@@ -67,7 +68,7 @@ pub struct Most {
     pub jobs: usize,
     /// So many bytes of them.
     pub bytes: usize,
-    /// So many jobs that may not be delivered.
+    /// So many jobs that may not be delivered, or cannot be read.
     pub passed: usize,
 }
 
@@ -76,7 +77,7 @@ pub struct Most {
 pub struct Due {
     /// The jobs that may be delivered, in order.
     pub jobs: Vec<Found<Job>>,
-    /// The places in the table of those that cannot be read.
+    /// The rowids of those that cannot be read.
     pub spoiled: Vec<i64>,
     /// How many bytes the jobs have.
     pub bytes: usize,
@@ -84,7 +85,7 @@ pub struct Due {
     pub passed: usize,
     /// How many of those come before all that was found, and the place of the last one.
     pub ahead: Option<(usize, Place)>,
-    /// Whether it ended because so many were passed over: there may be more behind them.
+    /// Whether it ended because so many were passed over, or cannot be read: there may be more behind them.
     pub is_cut: bool,
 }
 
@@ -116,7 +117,7 @@ pub fn read(
                 due.bytes += found.job.weight();
                 due.jobs.push(found);
             }
-            None => due.spoiled.push(rowid),
+            None => due.spoil(rowid, most),
         }
     }
     Ok(due)
@@ -131,7 +132,17 @@ impl Due {
             self.ahead = Some((self.passed, place));
         }
         let gets_on = !is_first || self.ahead.as_ref().is_some_and(|(_, place)| place > from);
-        self.is_cut = self.passed >= most.passed && gets_on;
+        self.is_cut = self.are_enough(most) && gets_on;
+    }
+
+    /// Notes a job that cannot be read.
+    fn spoil(&mut self, rowid: i64, most: &Most) {
+        self.spoiled.push(rowid);
+        self.is_cut = self.are_enough(most);
+    }
+
+    fn are_enough(&self, most: &Most) -> bool {
+        self.passed + self.spoiled.len() >= most.passed
     }
 }
 

@@ -4,7 +4,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::job::group::{Line, Vacated};
-use crate::job::transition::delivery::{self, UNBLOCK};
+use crate::job::transition::delivery::{self, BURY, UNBLOCK};
 use crate::job::transition::{Next, Step};
 use crate::job::{GroupName, Job, JobId, Meta, QueueName, Rules, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
@@ -17,7 +17,7 @@ use crate::store::sqlite::tx::Tx;
 pub const LAST: &str = "SELECT turn FROM jobs INDEXED BY jobs_turn \
      WHERE queue = ?1 AND group_name = ?2 AND turn < 4611686018427387904 ORDER BY turn DESC LIMIT 1";
 /// The first place that is taken.
-pub const FIRST: &str = "SELECT rowid, id FROM jobs INDEXED BY jobs_turn \
+pub const FIRST: &str = "SELECT rowid, id, state, due IS NOT NULL FROM jobs INDEXED BY jobs_turn \
      WHERE queue = ?1 AND group_name = ?2 AND turn IS NOT NULL ORDER BY turn LIMIT 1";
 
 fn last(db: &Connection, line: &Line) -> Result<Option<i64>, Fault> {
@@ -67,7 +67,8 @@ pub fn advance(
 }
 
 /// Returns the first job of a line, if it can be read: dead, it holds its group until it is removed. One whose id is none cannot be
-/// removed, and leaves its place.
+/// removed, and leaves its place. Where the transaction has made enough of those dead, the next one stays the first: a claim or the reaper
+/// finds it, makes it dead, and goes on from there.
 fn first(
     tx: &Tx<'_>,
     queue: &QueueName,
@@ -80,7 +81,17 @@ fn first(
         let mut rows = first.query([queue.as_str(), group.as_str()])?;
         let Some(row) = rows.next()? else { return Ok(None) };
         let (rowid, id) = (row.get(0)?, readable(row::parsed::<JobId>(row, 1, "id"))?);
+        let (state, marked) = (row::state(row, 2)?, row.get(3)?);
         drop(rows);
+        // What is dead already only leaves.
+        if id.is_none() && tx.has_buried_enough() && BURY.iter().any(|bury| bury.from == state) {
+            if state == UNBLOCK.from {
+                row::set_unblocked(tx, rowid, UNBLOCK.to, now)?;
+                tx.leaves(queue, state, marked);
+                tx.enters(queue, UNBLOCK.to, false);
+            }
+            return Ok(None);
+        }
         if let Some(id) = &id
             && let Some(found) = readable(row::meta_of(tx, id))?
         {

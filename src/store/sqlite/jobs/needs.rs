@@ -7,6 +7,8 @@ use crate::job::semaphore::{Gauge, LINE, Waiter};
 use crate::job::{JobId, Meta, SemaphoreName, State, Timestamp};
 use crate::store::sqlite::fault::{Fault, readable};
 use crate::store::sqlite::jobs::row;
+use crate::store::sqlite::semaphores::found_text;
+use crate::store::sqlite::tx::Tx;
 
 /// Writes what the job needs. Costs nothing where it needs no semaphores.
 pub fn write(db: &Connection, meta: &Meta) -> Result<(), Fault> {
@@ -43,28 +45,58 @@ pub fn remove(db: &Connection, meta: &Meta) -> Result<(), Fault> {
     meta.semaphores.iter().try_for_each(|semaphore| forget_one(db, semaphore, &meta.id))
 }
 
+/// The name may be bytes: another program may have written what is no text.
+pub const FORGET: &str = "DELETE FROM needs WHERE semaphore = CAST(?1 AS TEXT) AND job = ?2";
+
 /// Removes that a job needs this semaphore.
 pub fn forget_one(db: &Connection, semaphore: &SemaphoreName, id: &JobId) -> Result<(), Fault> {
-    let mut remove = db.prepare_cached("DELETE FROM needs WHERE semaphore = ?1 AND job = ?2")?;
-    remove.execute([semaphore.as_str(), id.as_str()])?;
+    db.prepare_cached(FORGET)?.execute([semaphore.as_str(), id.as_str()])?;
     Ok(())
 }
 
-/// Removes the holders of these semaphores that are no jobs: another program has given them ids that are none.
-pub fn forget_lost(db: &Connection, semaphores: &[SemaphoreName]) -> Result<(), Fault> {
-    for semaphore in semaphores {
-        db.prepare_cached(
-            "DELETE FROM needs INDEXED BY needs_state WHERE semaphore = ?1 AND state = 'reserved' \
-             AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = needs.job)",
-        )?
-        .execute([semaphore.as_str()])?;
+pub const FORGET_LOST: &str = "DELETE FROM needs INDEXED BY needs_state \
+     WHERE semaphore = ?1 AND state = 'reserved' \
+     AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = needs.job)";
+
+/// Removes the holders of these semaphores that are no jobs: another program has given them ids that are none. It reads all holders of
+/// a semaphore, and so once in a transaction, which makes no others.
+pub fn forget_lost(tx: &Tx<'_>, semaphores: &[SemaphoreName]) -> Result<(), Fault> {
+    for semaphore in semaphores.iter().filter(|semaphore| tx.is_first_comparison_of(semaphore)) {
+        tx.prepare_cached(FORGET_LOST)?.execute([semaphore.as_str()])?;
     }
     Ok(())
 }
 
-/// Removes what the job needs, whatever that is. Rarely called: it walks the table.
-pub fn forget(db: &Connection, id: &JobId) -> Result<(), Fault> {
-    db.prepare_cached("DELETE FROM needs WHERE job = ?1")?.execute([id.as_str()])?;
+/// Returns the semaphores that the row of a job names, from this column of it; nothing where they cannot be read.
+pub fn named_at(row: &Row<'_>, at: usize) -> Result<Option<Vec<SemaphoreName>>, Fault> {
+    Ok(readable(row::json(row, at, "semaphores"))?.map(Option::unwrap_or_default))
+}
+
+/// The same for the job with this id.
+pub fn named(db: &Connection, id: &JobId) -> Result<Option<Vec<SemaphoreName>>, Fault> {
+    let mut by_id = db.prepare_cached("SELECT semaphores FROM jobs WHERE id = ?1")?;
+    let mut rows = by_id.query([id.as_str()])?;
+    match rows.next()? {
+        Some(found) => named_at(found, 0),
+        None => Ok(None),
+    }
+}
+
+pub const NEXT_NAME: &str = "SELECT min(semaphore) FROM needs WHERE semaphore > CAST(?1 AS TEXT)";
+
+/// Removes what a job needs that cannot be read. `named`: the semaphores that its row names, by which that is found. Where they cannot be
+/// read, all that any job needs are tried, each of which counts as a job that the transaction makes dead.
+pub fn forget(tx: &Tx<'_>, id: &JobId, named: Option<&[SemaphoreName]>) -> Result<(), Fault> {
+    if let Some(semaphores) = named {
+        return semaphores.iter().try_for_each(|semaphore| forget_one(tx, semaphore, id));
+    }
+    let (mut next, mut remove) = (tx.prepare_cached(NEXT_NAME)?, tx.prepare_cached(FORGET)?);
+    let mut last: Vec<u8> = Vec::new();
+    while let Some(name) = found_text(&mut next, [&last])? {
+        remove.execute(params![name, id.as_str()])?;
+        tx.buries(1);
+        last = name;
+    }
     Ok(())
 }
 

@@ -4,9 +4,9 @@
 //! thread that writes busy for a second with every claim of their queue, while all other queues wait. So a transaction walks
 //! [`WALKED_MAX`] priorities at most, and what was walked without finding a job is remembered.
 //!
-//! Jobs that are due and may not be delivered (see `due`) are bounded alike: a transaction passes over [`PASSED_MAX`] of them at most. The
-//! floor of a priority is the place before which there are no others. It is remembered, and stays right as time passes: only a
-//! write makes such a job deliverable.
+//! Jobs that are due and may not be delivered (see `due`) are bounded alike: a transaction passes over [`PASSED_MAX`] of them at most, and of
+//! those that cannot be read it makes no more dead. The floor of a priority is the place before which there are no others. It is
+//! remembered, and stays right as time passes: only a write makes such a job deliverable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
@@ -21,7 +21,8 @@ mod tests;
 
 /// How many priorities one transaction walks at most: some milliseconds.
 pub const WALKED_MAX: usize = 1000;
-/// How many due jobs that may not be delivered one transaction passes over at most, give or take one: some milliseconds.
+/// How many due jobs that may not be delivered one transaction passes over at most, give or take one: some milliseconds. Those that it makes
+/// dead, since they cannot be read, count as well.
 pub const PASSED_MAX: usize = 1000;
 /// From how many skipped priorities, or jobs that were passed over, on they are remembered.
 const WORTH: usize = 32;
@@ -183,7 +184,7 @@ impl<'a> Walk<'a> {
 
 /// What claims have walked without finding a job. Within the process every write of a job goes by it ([`note`](Self::note)); it is
 /// cleared where a transaction is rolled back, and where another program has written. A reader may use it, too: it may see the
-/// jobs of a moment before, and looks again.
+/// jobs of a moment before, and reads again.
 #[derive(Default)]
 pub struct SkippedCache(Mutex<Entries>);
 
@@ -313,7 +314,7 @@ impl SkippedCache {
 
     /// Forgets all that it knows, if another program has written since it was learnt. The thread that writes calls this at the
     /// beginning of each transaction.
-    pub fn look_for_others(&self, db: &Connection) -> rusqlite::Result<()> {
+    pub fn clear_if_stale(&self, db: &Connection) -> rusqlite::Result<()> {
         let mut entries = self.entries();
         if !entries.is_empty() && entries.data_version != data_version(db)? {
             entries.clear();

@@ -100,7 +100,7 @@ pub(in crate::store::sqlite) use {job_columns, meta_columns, meta_table, names};
 
 /// A row of the table `jobs`, and what only this store knows of it.
 pub struct Found<T> {
-    /// Its place in the table: the fastest way back to it within one transaction.
+    /// Its row: the fastest way back to it within one transaction.
     pub rowid: i64,
     /// Whether it has a due mark.
     pub marked: bool,
@@ -180,7 +180,7 @@ fn content(cells: &mut Cells<'_>) -> Result<Content, Fault> {
 /// How many columns a payload has.
 const CONTENT_COLUMNS: usize = 3;
 
-/// Reads a payload from the columns `payload`, `payload_type` and `payload_binary`, the first of which is at this place.
+/// Reads a payload from the columns `payload`, `payload_type` and `payload_binary`, the first of which is at this index.
 pub fn content_at(row: &Row<'_>, at: usize) -> Result<Option<Content>, Fault> {
     let bytes =
         row.get_ref(at + 2)?.as_blob_or_null().map_err(|error| Fault::stored("payload_binary", error))?;
@@ -228,7 +228,7 @@ pub fn salvaged(db: &Connection, id: &JobId) -> Result<Option<Found<Meta>>, Faul
     rows.next()?.map(|row| Found::read(row, salvage)).transpose()
 }
 
-/// The same from a row of the columns `meta_columns!`, with the place behind them.
+/// The same from a row of the columns `meta_columns!`, with the index of the column behind them.
 pub fn salvaged_at(row: &Row<'_>) -> Result<(Meta, usize), Fault> {
     let mut cells = Cells::of(row);
     let found = salvage(&mut cells)?;
@@ -273,19 +273,32 @@ pub fn found_job(row: &Row<'_>) -> Result<Found<Job>, Fault> {
     Found::read(row, job_in)
 }
 
-/// Writes that a job which cannot be read is dead, and why, if that is known; with `leaves` it loses its place in the line of its group.
+/// Writes that a job which cannot be read is dead since now, and why, if that is known; with `leaves` it loses its place in the line of its
+/// group. Operations over the dead find those that were so before they began.
 pub fn set_dead(
     tx: &Tx<'_>,
     rowid: i64,
     dead: State,
     leaves: bool,
     failures: Option<Vec<Failure>>,
+    now: Timestamp,
 ) -> Result<(), Fault> {
     tx.prepare_cached(
         "UPDATE jobs SET state = ?2, due = NULL, turn = iif(?3, NULL, turn), errors = coalesce(?4, errors), \
-         rev = random() WHERE rowid = ?1",
+         finished_at = ?5, rev = random() WHERE rowid = ?1",
     )?
-    .execute(params![rowid, dead.write()?, leaves, failures.write()?])?;
+    .execute(params![rowid, dead.write()?, leaves, failures.write()?, now.write()?])?;
+    Ok(())
+}
+
+/// Writes that a job whose id is none is due in this state: it cannot be read, and the claim that finds it makes it dead.
+pub fn set_unblocked(tx: &Tx<'_>, rowid: i64, to: State, now: Timestamp) -> Result<(), Fault> {
+    tx.skipped.clear(); // it may be due where nothing is expected
+    tx.prepare_cached(
+        "UPDATE jobs SET state = ?2, due = NULL, run_at = min(run_at, ?3), waits_for = NULL, rev = random() \
+         WHERE rowid = ?1",
+    )?
+    .execute(params![rowid, to.write()?, now.write()?])?;
     Ok(())
 }
 

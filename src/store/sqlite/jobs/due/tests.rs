@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use rusqlite::{Connection, params};
 
 use super::{DUE, DUE_FOR_POP};
-use crate::job::transition::{Back, Edit, Fate, Operation};
+use crate::job::transition::{Back, Edit, Operation, RollbackKind};
 use crate::job::{
     Claim, IdSource, Job, JobId, JobSpec, NewJob, Payload, QueueName, Reach, Rules, Timestamp, When,
 };
@@ -13,7 +13,7 @@ use crate::store::sqlite::jobs::claim;
 use crate::store::sqlite::jobs::priorities::{PASSED_MAX, Place};
 use crate::store::sqlite::tests::steps;
 use crate::store::sqlite::{Location, SqliteStore};
-use crate::store::{Change, ClaimAsk, Jobs as _, Store as _, StoreError, Transfer as _};
+use crate::store::{Change, ClaimAsk, Figures as _, Jobs as _, Store as _, StoreError, Transfer as _};
 
 const MANY: usize = 5000;
 
@@ -112,6 +112,41 @@ async fn one_transaction_passes_over_so_many_jobs_at_most() {
     }
 }
 
+/// How many jobs of the queue are dead.
+async fn dead(store: &SqliteStore) -> u64 {
+    store.counts(&queue()).await.unwrap().counts.dead
+}
+
+#[tokio::test]
+async fn one_transaction_makes_so_many_spoiled_jobs_dead_at_most() {
+    let store = store(Location::Memory).await;
+    let places = push(&store, (0..MANY + 2).map(|_| job(&store)).collect()).await;
+    let (first, last) = (id(&places[0]), id(&places[MANY + 1]));
+    let good = [first.to_string(), last.to_string()];
+    let spoil = store.writer.run(move |tx, _| {
+        let sql = "UPDATE jobs SET backoff = 'x' WHERE id NOT IN (?1, ?2)";
+        Ok(tx.execute(sql, [&good[0], &good[1]])?)
+    });
+    assert_eq!(spoil.await.unwrap(), MANY);
+    let once = store.writer.run(|tx, now| {
+        let claim = || claim::claim(tx, &[ask(100, false)], &Rules::default(), now);
+        let (mut one, two) = (claim()?, claim()?);
+        Ok((ids(one.won.remove(0).unwrap()), one.resume.len(), two.resume.len()))
+    });
+    // What comes before them is delivered at once, and both claims are to go on.
+    assert_eq!(once.await.unwrap(), (vec![first], 1, 1));
+    assert_eq!(dead(&store).await, PASSED_MAX as u64);
+    let won = loop {
+        match store.claim(&[ask(1, false)], &Rules::default()).await.won.remove(0) {
+            Ok(won) => break won,
+            // On a slow machine it gives up before it has come so far.
+            Err(error) => assert!(matches!(error, StoreError::Unavailable(_)), "{error}"),
+        }
+    };
+    assert_eq!(ids(won), [last]);
+    assert_eq!(dead(&store).await, MANY as u64);
+}
+
 /// How many steps of SQLite's machine it takes to read what is due.
 async fn cost(store: &SqliteStore, pop: bool) -> i32 {
     let sql = if pop { DUE_FOR_POP } else { DUE };
@@ -182,8 +217,8 @@ async fn a_write_that_makes_a_passed_job_deliverable_is_noticed() {
         assert!(taken(&store).await.is_empty());
         // What comes back to a place before the others.
         let when = When::At(Timestamp::from_millis(passed[0].run_at - 1));
-        let (claim, fate) = (held.meta.claim.unwrap(), Fate::Retry(Back::At(when)));
-        apply(&store, &expected, Operation::Rollback { claim, fate, error: None }).await;
+        let (claim, kind) = (held.meta.claim.unwrap(), RollbackKind::Retry(Back::At(when)));
+        apply(&store, &expected, Operation::Rollback { claim, kind, error: None }).await;
         let held = take(&store, 1, false).await.remove(0);
         assert_eq!(held.meta.id, expected);
         assert!(taken(&store).await.is_empty());
