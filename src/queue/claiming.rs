@@ -36,9 +36,20 @@ impl<'a> By<'a> {
     }
 }
 
+/// What comes next for a queue.
+enum Step {
+    /// Its claim, with the part that it needs.
+    Claim(Option<Part>),
+    /// There is no part for it now. The next queues may have one, or need none.
+    PassOver,
+    /// There is none for a call that has jobs already.
+    End,
+}
+
 impl Queues {
     /// Claims from the queues, one after the other. Returns also the parts of the memory of claims ([`LargeClaims`]) that it has
-    /// for what it has won, which are kept until a response has the jobs. `patience`: for how long it waits for the first one.
+    /// for what it has won, which are kept until a response has the jobs. `patience`: for how long it waits for
+    /// the first one.
     ///
     /// [`LargeClaims`]: super::large::LargeClaims
     pub(super) async fn claim_from_queues(
@@ -48,12 +59,11 @@ impl Queues {
         pop: bool,
         patience: Duration,
     ) -> Result<(Delivery, Vec<Part>)> {
-        let (rules, claim, is_marked) = (self.rules(), by.claim(), matches!(by, By::Settle(_)));
-        let max_bytes = ask.max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let (queues, room) = (self.clone(), ask.room.clone());
-        let mut delivery = Delivery { queues, room, max_bytes, is_marked, won: Vec::new(), coming: None };
+        let (claim, is_marked) = (by.claim(), matches!(by, By::Settle(_)));
+        let mut delivery = Delivery::new(self.clone(), ask, is_marked);
         let mut from = self.expand(&ask.queues).await?.into_iter().peekable();
         let (mut parts, mut kept, mut is_again, began) = (Vec::new(), None, false, Instant::now());
+        let (mut lacks_part, until) = (false, began + patience);
         while let Some(queue) = from.peek() {
             // What does not fit would be claimed for nothing, and be missing elsewhere meanwhile.
             let (before, is_short) = (delivery.won.len(), delivery.is_short());
@@ -62,15 +72,16 @@ impl Queues {
                 break;
             }
             let count = delivery.more(most - before);
-            // One that has some jobs waits for no part.
-            let patience = if before > 0 { Duration::ZERO } else { patience };
-            let part = match self.claim_part(ask, queue, count, patience, kept.take()).await {
-                Err(_) if before > 0 => break,
-                part => part?,
+            let part = match self.claim_part(ask, queue, count, (until, before > 0), kept.take()).await? {
+                Step::Claim(part) => part,
+                Step::PassOver => {
+                    (lacks_part, is_again) = (true, false);
+                    from.next();
+                    continue;
+                }
+                Step::End => break,
             };
-            let lease_ms = ask.lease_ms.unwrap_or_else(|| rules.lease_ms(queue));
-            let (yields, worker) = (ask.lease_ms.is_none(), ask.worker.clone());
-            let wanted = Wanted { count, claim: claim.cloned(), lease_ms, yields, worker, pop };
+            let wanted = self.wanted(ask, claim, queue, count, pop);
             let (claimed, part) = self.claim_one(&mut delivery, queue, wanted, is_again, part).await;
             match claimed {
                 Ok(is_left) => is_again = is_left,
@@ -97,7 +108,20 @@ impl Queues {
             }
         }
         delivery.cut();
-        Ok((delivery, parts))
+        if lacks_part && delivery.won.is_empty() { Err(Error::NoRoom) } else { Ok((delivery, parts)) }
+    }
+
+    fn wanted(
+        &self,
+        ask: &ReserveAsk,
+        claim: Option<&Claim>,
+        queue: &QueueName,
+        count: usize,
+        pop: bool,
+    ) -> Wanted {
+        let lease_ms = ask.lease_ms.unwrap_or_else(|| self.rules().lease_ms(queue));
+        let (yields, worker) = (ask.lease_ms.is_none(), ask.worker.clone());
+        Wanted { count, claim: claim.cloned(), lease_ms, yields, worker, pop }
     }
 
     /// Claims from one queue. Returns whether the round leaves what there is to another one, and what is needed of the part from now on.
@@ -125,20 +149,26 @@ impl Queues {
         (claimed, part)
     }
 
-    /// Returns the part of a claim, if it needs one: the one that it has, or a new one. Those before it may have taken all the room that
-    /// there was.
+    /// Returns the part of a claim, if it needs one: the one that it has, or a new one. A call that has some jobs waits for none; it would keep
+    /// others from their parts.
     async fn claim_part(
         &self,
         ask: &ReserveAsk,
         queue: &QueueName,
         count: usize,
-        patience: Duration,
+        (until, has_some): (Instant, bool),
         kept: Option<Part>,
-    ) -> Result<Option<Part>> {
+    ) -> Result<Step> {
         if kept.is_some() {
-            return Ok(kept);
+            return Ok(Step::Claim(kept));
         }
-        let part = self.0.large.part(queue, count, patience).await?;
-        if part.is_none() || ask.room.is_left() { Ok(part) } else { Err(Error::NoRoom) }
+        let patience =
+            if has_some { Duration::ZERO } else { until.saturating_duration_since(Instant::now()) };
+        match self.0.large.part(queue, count, patience).await {
+            Err(_) => Ok(if has_some { Step::End } else { Step::PassOver }),
+            // Those before it may have taken all the room that there was.
+            Ok(Some(_)) if !ask.room.is_left() => Err(Error::NoRoom),
+            Ok(part) => Ok(Step::Claim(part)),
+        }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::ask::Room;
+use super::ask::{ReserveAsk, Room};
+use super::large::Part;
 use super::pages::fitting;
 use super::reserve::{Wanted, Won};
 use super::rounds::RoundError;
@@ -29,6 +30,8 @@ pub(super) struct Delivery {
     pub is_marked: bool,
     pub won: Vec<Job>,
     pub coming: Option<Coming>,
+    /// The parts of the memory of claims that it keeps as long as it is on its way.
+    pub parts: Vec<Part>,
 }
 
 fn payload_bytes(job: &Job) -> usize {
@@ -44,6 +47,13 @@ pub(super) struct Coming {
 }
 
 impl Delivery {
+    /// Nothing is won yet.
+    pub fn new(queues: Queues, ask: &ReserveAsk, is_marked: bool) -> Self {
+        let max_bytes = ask.max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let (room, won, coming, parts) = (ask.room.clone(), Vec::new(), None, Vec::new());
+        Self { queues, room, max_bytes, is_marked, won, coming, parts }
+    }
+
     /// Claims from one queue; `is_again`: what its round before has left to another one. Returns whether this round does so, too, and nothing
     /// was won.
     pub async fn claim(&mut self, queue: QueueName, wanted: Wanted, is_again: bool) -> Result<bool> {

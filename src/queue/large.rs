@@ -34,6 +34,8 @@ const KNOWN_FOR: Duration = Duration::from_secs(600);
 const EMPTY_FOR: Duration = Duration::from_secs(10);
 /// How often that is noted of a queue whose jobs are no larger than before.
 const NOTED_EVERY: Duration = Duration::from_secs(1);
+/// How often a part is tried for again.
+const RETRY: Duration = Duration::from_millis(10);
 /// Of how many queues it is known.
 const QUEUES_MAX: usize = 10_000;
 
@@ -147,20 +149,20 @@ impl LargeClaims {
             return Ok(None);
         }
         let share = &self.shares[self.hasher.hash_one(queue) as usize % SHARES];
-        if let (Ok(share), Ok(sum)) =
-            (share.clone().try_acquire_many_owned(units), self.sum.clone().try_acquire_many_owned(units))
-        {
-            return Ok(Some(Part(Arc::new(Mutex::new([share, sum])))));
+        let until = tokio::time::Instant::now() + patience;
+        loop {
+            let both =
+                (share.clone().try_acquire_many_owned(units), self.sum.clone().try_acquire_many_owned(units));
+            if let (Ok(share), Ok(sum)) = both {
+                return Ok(Some(Part(Arc::new(Mutex::new([share, sum])))));
+            }
+            let now = tokio::time::Instant::now();
+            if now >= until {
+                return Err(Error::NoRoom);
+            }
+            // A place in the line of a semaphore would take what comes free from those that try only, and that need little.
+            tokio::time::sleep_until(until.min(now + RETRY)).await;
         }
-        if patience.is_zero() {
-            return Err(Error::NoRoom);
-        }
-        let both = async {
-            let share = share.clone().acquire_many_owned(units).await.ok()?;
-            Some([share, self.sum.clone().acquire_many_owned(units).await.ok()?])
-        };
-        let both = tokio::time::timeout(patience, both).await.ok().flatten().ok_or(Error::NoRoom)?;
-        Ok(Some(Part(Arc::new(Mutex::new(both)))))
     }
 }
 
@@ -237,6 +239,12 @@ mod tests {
         let mut waits = Box::pin(claims.part(&q, 1000, Duration::from_secs(600)));
         assert!(futures::poll!(&mut waits).is_pending());
         assert!(claims.part(&q, 1, Duration::from_millis(1)).await.is_err());
+        let other = (0..).map(|n| queue(&format!("other{n}"))).find(|other| {
+            let at = |queue: &QueueName| claims.hasher.hash_one(queue) as usize % SHARES;
+            at(other) != at(&q)
+        });
+        let small = claims.part(&other.unwrap(), 2, Duration::ZERO).await;
+        assert!(small.unwrap().is_some(), "who waits takes nothing from others");
         drop(held);
         assert!(waits.await.unwrap().is_some());
     }

@@ -151,7 +151,9 @@ impl Queues {
         let delivery = |take: Option<Taking>| {
             let (take, won) = (take?, won.next()?.ok()?);
             let (queues, room) = (self.clone(), take.room);
-            let mut delivery = Delivery { queues, room, max_bytes: None, is_marked: true, won, coming: None };
+            let (coming, parts) = (None, Vec::new());
+            let mut delivery =
+                Delivery { queues, room, max_bytes: None, is_marked: true, won, coming, parts };
             delivery.cut();
             Some(delivery)
         };

@@ -28,8 +28,8 @@ use crate::telemetry::trace;
 
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
-/// After how long a call that waits checks again whether there is memory for its response.
-const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
+/// After how long a call that waits checks again whether there is memory for its jobs and its response.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);
 /// The longest that a reserve or pop may wait, in milliseconds.
 pub const WAIT_MAX_MS: u64 = 60_000;
 /// The most queues of one reserve.
@@ -153,7 +153,10 @@ impl Queues {
 
     /// Claims once, while the settle is carried out that this claim belongs to, and which waits for nothing else.
     pub(super) async fn claim_beside(&self, ask: &ReserveAsk, claim: &Claim) -> Result<Delivery> {
-        Ok(self.claim_from_queues(ask, By::Settle(claim), false, Duration::ZERO).await?.0)
+        let (mut delivery, parts) =
+            self.claim_from_queues(ask, By::Settle(claim), false, Duration::ZERO).await?;
+        delivery.parts = parts; // until the settle is done
+        Ok(delivery)
     }
 
     /// Takes jobs away: each is delivered at most once.
@@ -249,10 +252,11 @@ impl Queues {
         ticket: &Ticket<'_>,
         deadline: Instant,
     ) -> Result<()> {
-        let until = Instant::now() + NO_ROOM_PAUSE;
-        if until >= deadline {
+        let now = Instant::now();
+        if now >= deadline {
             return Err(Error::NoRoom);
         }
+        let until = deadline.min(now + NO_ROOM_PAUSE);
         ticket.leave();
         tokio::select! {
             () = tokio::time::sleep_until(until) => {}

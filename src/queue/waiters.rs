@@ -328,7 +328,7 @@ impl Ticket<'_> {
             lock(&self.waiters.register).insert(self.number, &self.waiter);
             // A query before this one may have failed, and its wake-up is unused.
             let unused = std::mem::replace(&mut *lock(&self.querying), woken);
-            self.pass_on(unused);
+            unused.iter().for_each(|wake_up| self.pass_on(wake_up, wake_up.more));
         }
     }
 
@@ -336,8 +336,16 @@ impl Ticket<'_> {
     pub fn leave(&self) {
         lock(&self.waiters.register).remove(self.number, &self.waiter);
         // Taken in a statement of its own: the next waiter must not be woken under this lock.
-        let unused = [lock(&self.waiter.woken_for).take(), lock(&self.querying).take()];
-        self.pass_on(unused.into_iter().flatten());
+        for wake_up in self.unused() {
+            // What came by a signal the others have heard: it would go back and forth between servers without room.
+            let is_known = wake_up.more || wake_up.is_known_elsewhere;
+            self.pass_on(&wake_up, is_known);
+        }
+    }
+
+    /// Takes the wake-ups that the waiter has not used.
+    fn unused(&self) -> impl Iterator<Item = WakeUp> {
+        [lock(&self.waiter.woken_for).take(), lock(&self.querying).take()].into_iter().flatten()
     }
 
     /// The waiter is going to query, and has its old place.
@@ -345,12 +353,11 @@ impl Ticket<'_> {
         lock(&self.waiters.register).insert(self.number, &self.waiter);
     }
 
-    fn pass_on(&self, unused: impl IntoIterator<Item = WakeUp>) {
-        for wake_up in unused {
-            let woken = self.waiters.deliver(&wake_up, 1);
-            if !wake_up.more {
-                self.waiters.peers.note_ready(&wake_up.queue, 1 - woken);
-            }
+    /// Wakes the next waiter: here, and where there is none, on another server, unless it is known there.
+    fn pass_on(&self, wake_up: &WakeUp, is_known: bool) {
+        let woken = self.waiters.deliver(wake_up, 1);
+        if !is_known {
+            self.waiters.peers.note_ready(&wake_up.queue, 1 - woken);
         }
     }
 
@@ -381,7 +388,8 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.leave();
+        lock(&self.waiters.register).remove(self.number, &self.waiter);
+        self.unused().for_each(|wake_up| self.pass_on(&wake_up, wake_up.more));
     }
 }
 
