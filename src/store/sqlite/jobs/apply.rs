@@ -5,7 +5,7 @@ use crate::job::receipt::Receipt;
 use crate::job::transition::{
     Next, OfUnreadable, Operation, Outcome, Refusal, Step, Surroundings, missing, step,
 };
-use crate::job::{Meta, QueueName, Rules, Timestamp, batch, group, semaphore};
+use crate::job::{Meta, QueueName, Rules, State, Timestamp, batch, group, semaphore};
 use crate::store::audit::Seen;
 use crate::store::sqlite::batches;
 use crate::store::sqlite::fault::Fault;
@@ -129,7 +129,8 @@ fn of_unreadable(
             let named = needs::named(tx, id)?; // behind the removal there is no row
             let removed = carry_out(tx, &found, &Change { id: id.clone(), operation }, rules, now)?;
             if removed.is_ok() {
-                needs::forget(tx, id, named.as_deref())?;
+                let is_held = found.job.state == State::Reserved;
+                needs::forget(tx, id, named.as_deref().filter(|_| !is_held))?;
             }
             Ok(removed)
         }

@@ -152,7 +152,8 @@ pub fn bury_alone(
     let found = id.as_ref().map(|id| readable(row::salvaged(tx, id))).transpose()?;
     let found: Option<Meta> = found.flatten().flatten().map(|found| found.job);
     match &id {
-        Some(id) => needs::forget(tx, id, named.as_deref())?,
+        // One that holds a place would keep it where its row names that semaphore no more.
+        Some(id) => needs::forget(tx, id, named.as_deref().filter(|_| from != State::Reserved))?,
         None => needs::forget_lost(tx, &named.unwrap_or_default())?,
     }
     let failures = found.as_ref().and_then(|meta| {
