@@ -244,6 +244,7 @@ mod one_store {
         jobs_that_cannot_be_made_dead_stop_no_other
         a_job_that_is_too_long_to_be_made_dead_stops_no_other
         a_blocked_job_that_cannot_be_made_dead_keeps_no_room
+        leases_run_out_behind_jobs_that_cannot_be_made_dead
         a_batch_that_is_held_stops_no_claim
         a_job_that_is_mended_meanwhile_is_not_removed
         a_group_goes_on_behind_a_job_that_was_removed_past_the_servers

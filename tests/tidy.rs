@@ -250,10 +250,10 @@ const MONGO: [(&str, &[&str]); 67] = [
         ],
     ),
     ("jobs::obstacles", &["client", "jobs::document"]),
-    ("jobs::in_the_way", &["jobs::bury", "stored"]),
+    ("jobs::in_the_way", &["jobs::bury", "jobs::document", "stored"]),
     ("jobs::oversized", &["client", "jobs::document", "jobs::in_the_way", "stored"]),
     ("jobs::lines", &["client", "jobs::document", "stored"]),
-    ("jobs::expired", &["jobs::bury", "jobs::document", "jobs::query", "stored"]),
+    ("jobs::expired", &["jobs::bury", "jobs::document", "jobs::in_the_way", "jobs::query", "stored"]),
     ("jobs::head", &["cache", "client", "jobs::document", "jobs::in_the_way", "jobs::query", "stored"]),
     (
         "jobs::apply_atomic",

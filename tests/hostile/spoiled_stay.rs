@@ -16,6 +16,9 @@ use crate::common::open_transaction::{FOR_AN_HOUR, OpenTransaction};
 use crate::common::own_mongod::OwnMongod;
 use crate::common::server::{Place, SHIPPED_DEADLINE, Server, until};
 
+/// As many jobs as the server ends the leases of at once.
+const READ_AT_ONCE: u32 = 500;
+
 /// The jobs, with an index of another program that has each mark once in a state.
 async fn marked(place: &Place) -> Collection<Document> {
     let jobs = database(place).await.collection::<Document>("jobs");
@@ -126,20 +129,31 @@ pub async fn a_job_that_is_too_long_to_be_made_dead_stops_no_other(place: &Place
     assert_eq!(left.await.unwrap(), 0);
 }
 
-/// It is blocked by a semaphore, and the first in its line: the one behind it has its turn.
+/// They are blocked by a semaphore, and the first in its line, more than one call reads: the one behind them has its turn.
 pub async fn a_blocked_job_that_cannot_be_made_dead_keeps_no_room(place: &Place) {
     // Whatever waits is impatient: room is kept for the first from those behind.
     let patience = [("TAILBACK_DEFAULTS__SEMAPHORE_PATIENCE_MS", "0")];
     let server = Server::start_with(&place.url, &patience).await;
     let (held, first, behind) = blocked(&server).await;
+    let mut stuck = vec![first];
+    for _ in 0..7 {
+        let job = json!({"payload": 1, "priority": 2, "semaphores": ["s"]});
+        let id = server.push("work", job).await;
+        until("it is blocked", || async {
+            assert!(server.reserve("work", json!({"count": 9})).await.is_empty());
+            server.get(&format!("/v1/jobs/{id}")).await.1["state"] == "blocked"
+        })
+        .await;
+        stuck.push(id);
+    }
     let jobs = marked(place).await;
     let dead = kill(&server, "elsewhere").await;
     let dead = jobs.find_one(doc! { "_id": dead }).await.unwrap().unwrap();
-    stick(&jobs, &dead, std::slice::from_ref(&first)).await;
+    stick(&jobs, &dead, &stuck).await;
     assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
     assert_eq!(taken(&server, "work").await, [json!(behind)]);
-    let still = jobs.count_documents(doc! { "_id": &first, "state": "blocked" });
-    assert_eq!(still.await.unwrap(), 1, "it cannot be made dead");
+    let still = jobs.count_documents(doc! { "_id": { "$in": &stuck }, "state": "blocked" });
+    assert_eq!(still.await.unwrap(), 8, "they cannot be made dead");
 }
 
 /// A transaction holds the batch of a spoiled job, as one of a killed server does: claims of its queue do not wait for it.
@@ -211,4 +225,35 @@ pub async fn a_job_that_is_mended_meanwhile_is_not_removed(_: &Place) {
     assert_eq!((status, &answer["cancel_requested"]), (202, &json!(true)), "{answer}");
     assert_eq!(server.get(&path).await.1["state"], "reserved");
     assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
+}
+
+/// Leases run out behind as many spoiled jobs as a server that starts reads at once, whose deadlines are before all others and which stay.
+pub async fn leases_run_out_behind_jobs_that_cannot_be_made_dead(place: &Place) {
+    let mut server = Server::start(&place.url).await;
+    let jobs = marked(place).await;
+    let dead = kill(&server, "elsewhere").await;
+    let dead = jobs.find_one(doc! { "_id": dead }).await.unwrap().unwrap();
+    let past = DateTime::from_millis(1_000_000_000_000);
+    let mut many = Vec::new();
+    for n in 0..READ_AT_ONCE {
+        let mark = format!("m{n}");
+        let with_mark = doc! { "mark": &mark, "backoff": 7 };
+        for (id, state) in [(format!("d{n}"), "dead"), (format!("r{n}"), "reserved")] {
+            let mut job = dead.clone();
+            job.extend(with_mark.clone());
+            job.extend(doc! { "_id": id, "queue": "stuck", "state": state, "reserved_until": past });
+            many.push(job);
+        }
+    }
+    jobs.insert_many(many).bypass_document_validation(true).await.unwrap();
+    let id = server.push("work", json!({"payload": 1})).await;
+    let held = server.reserve("work", json!({"lease_ms": 600_000})).await;
+    assert_eq!(held[0]["id"], json!(id));
+    assert!(server.terminate().await.success());
+    let later = doc! { "$set": { "reserved_until": DateTime::from_millis(1_000_000_000_001) } };
+    assert_eq!(jobs.update_one(doc! { "_id": &id }, later).await.unwrap().modified_count, 1);
+    let server = Server::start(&place.url).await;
+    assert_eq!(taken(&server, "work").await, [json!(id)]);
+    let still = jobs.count_documents(doc! { "queue": "stuck", "state": "reserved" });
+    assert_eq!(still.await.unwrap(), u64::from(READ_AT_ONCE), "they cannot be made dead");
 }

@@ -38,6 +38,8 @@ use crate::store::{
 
 /// The most queues in which waiters of one semaphore are unblocked at once.
 const QUEUES_MAX: i64 = 64;
+/// How often a line is read at most where jobs stay there that cannot be read: each time for twice as many.
+const ROUNDS: u32 = 10;
 /// How many jobs more of a line are read at most where some are left out, of whatever queues.
 const LEFT_OUT_MAX: usize = 1000;
 
@@ -224,31 +226,29 @@ impl Reader<'_, '_> {
             Self::Plain(mongo) => *mongo,
             Self::Within(tx) => tx.mongo,
         };
-        let left_out = mongo.left_out.count().min(LEFT_OUT_MAX);
         let waiting = doc! {
             "semaphores": name.as_str(), "waiting_since": { "$exists": true }, "state": { "$in": ["ready", "blocked"] },
         };
         let fields = doc! {
             "queue": 1, "state": 1, "priority": 1, "run_at": 1, "waiting_since": 1, "called_at": 1, "semaphores": 1,
         };
-        let pipeline = vec![
-            doc! { "$match": waiting },
-            doc! { "$sort": { "priority": -1, "run_at": 1, "_id": 1 } },
-            doc! { "$limit": i64::try_from(LINE + left_out).unwrap_or(i64::MAX) },
-            doc! { "$project": fields },
-        ];
-        let mut found = self.read(JOBS, pipeline, Some("line")).await?;
-        if left_out > 0 {
-            found.retain(|document| !is_left_out(mongo, document));
+        let pipeline = |limit: usize| {
+            vec![
+                doc! { "$match": &waiting },
+                doc! { "$sort": { "priority": -1, "run_at": 1, "_id": 1 } },
+                doc! { "$limit": i64::try_from(limit).unwrap_or(i64::MAX) },
+                doc! { "$project": &fields },
+            ]
+        };
+        let mut found = self.read(JOBS, pipeline(LINE), Some("line")).await?;
+        if found.iter().any(|document| in_the_way::stays(mongo, document)) {
+            let most = LINE + mongo.left_out.count().min(LEFT_OUT_MAX);
+            found = self.read(JOBS, pipeline(most), Some("line")).await?;
+            found.retain(|document| !in_the_way::stays(mongo, document));
             found.truncate(LINE);
         }
         Ok(readable(&found, waiter))
     }
-}
-
-fn is_left_out(mongo: &Mongo, document: &Stored) -> bool {
-    let queue = Row(document).text::<QueueName>("queue");
-    queue.is_ok_and(|queue| document.raw_id().is_ok_and(|id| mongo.left_out.has(&queue, &id)))
 }
 
 fn waiter(document: &Document) -> Result<Waiter> {
@@ -423,20 +423,42 @@ async fn unblock_waiters_of(
         let calls = usize::try_from(calls).unwrap_or(usize::MAX);
         let filter =
             doc! { "waits_for": name.as_str(), "queue": queue.as_str(), "state": UNBLOCK.from.as_str() };
-        let left_out = mongo.left_out.of(queue);
-        let projection = without_contents();
-        let first = First { filter, index: "waits", projection, limit: calls, left_out: &left_out };
-        let first = first.read(mongo).await?.with_type::<Stored>();
-        let first: Vec<Stored> = first.try_collect().await.map_err(fault)?;
-        let metas = readable(&first, to_meta);
-        // They would be the first in their queue for ever. Where they stay, those behind them are called the next time.
-        let spoiled: Vec<Stored> = first.into_iter().filter(|found| to_meta(found).is_err()).collect();
-        in_the_way::clear(mongo, queue, &spoiled, clear_until, rules).await;
-        chosen.extend(metas.iter().filter_map(|meta| admission.called(name, meta)));
+        let metas = first_waiting(mongo, queue, filter, calls, clear_until, rules).await?;
+        chosen.extend(metas.iter().take(calls).filter_map(|meta| admission.called(name, meta)));
     }
     unblock(mongo, &chosen).await?;
     let unblocked = |Meta { queue, priority, run_at, .. }: Meta| Unblocked { queue, priority, run_at };
     Ok(chosen.into_iter().map(unblocked).collect())
+}
+
+/// Returns the first blocked jobs of a queue that a filter means. Those that cannot be read are made dead, since they would be the first for
+/// ever; where they stay, those behind them are read in their place.
+async fn first_waiting(
+    mongo: &Mongo,
+    queue: &QueueName,
+    filter: Document,
+    limit: usize,
+    clear_until: Instant,
+    rules: &Rules,
+) -> Result<Vec<Meta>> {
+    let mut left_out = mongo.left_out.of(queue);
+    let known = left_out.len();
+    let mut round = 1;
+    loop {
+        // As many more as stay: each round passes over twice as many as the one before.
+        let limit = limit + left_out.len() - known;
+        let (filter, projection) = (filter.clone(), without_contents());
+        let first = First { filter, index: "waits", projection, limit, left_out: &left_out };
+        let first = first.read(mongo).await?.with_type::<Stored>();
+        let first: Vec<Stored> = first.try_collect().await.map_err(fault)?;
+        let (metas, are_all) = (readable(&first, to_meta), first.len() < limit);
+        let spoiled: Vec<Stored> = first.into_iter().filter(|found| to_meta(found).is_err()).collect();
+        let stay = in_the_way::clear(mongo, queue, &spoiled, clear_until, rules).await;
+        let is_enough = !metas.is_empty() || are_all || round == ROUNDS;
+        let Some(stay) = stay.filter(|_| !is_enough) else { return Ok(metas) };
+        left_out.extend(stay);
+        round += 1;
+    }
 }
 
 /// Unblocks these jobs, except those with a conflict: changed since they were read.

@@ -380,7 +380,7 @@ impl Round<'_> {
                     None => None,
                 },
                 OfUnreadable::Bury => {
-                    let buried = bury::bury(self.mongo, &[document], self.rules).await;
+                    let buried = bury::bury(self.mongo, &[document], self.end, self.rules).await;
                     Some(Err(buried.err().map_or(Denied::Refused(Refusal::Unknown), Denied::Store)))
                 }
                 OfUnreadable::Mend(mending) => {

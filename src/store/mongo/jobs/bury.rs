@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use futures::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 use mongodb::options::Hint;
+use tokio::time::{Instant, timeout_at};
 
 use crate::job::batch::{self, Finish};
 use crate::job::group::{self, Vacated};
@@ -81,20 +82,29 @@ pub fn finish(document: &Document, now: Timestamp) -> Option<Finish> {
 
 /// Makes these jobs dead, so that queries for jobs do not find them. An operator finds them among the dead. Those that are
 /// the first in the lines of their groups keep their places. Returns how many it has made dead: fewer where others were quicker.
-pub async fn bury(mongo: &Mongo, spoiled: &[&Stored], rules: &Rules) -> Result<u64> {
+///
+/// # Errors
+///
+/// Among others that it was not over by the end, and may still happen: each write is guarded by what was read.
+pub async fn bury(mongo: &Mongo, spoiled: &[&Stored], end: Instant, rules: &Rules) -> Result<u64> {
     let now = mongo.now()?;
     let (counted, others): (Vec<&Stored>, Vec<&Stored>) =
         spoiled.iter().partition(|document| finish(document, now).is_some());
-    let mut outcome = if others.is_empty() { Ok(0) } else { bury_uncounted(mongo, &others).await };
+    let mut outcome = if others.is_empty() { Ok(0) } else { bury_uncounted(mongo, &others, end).await };
     for document in counted {
-        let buried = bury_counted(mongo, document, rules).await;
+        let buried = bury_counted(mongo, document, end, rules).await;
         outcome = outcome.and_then(|sum| buried.map(|buried| sum + u64::from(buried)));
     }
     outcome
 }
 
 /// The same for those that are in no batch.
-pub async fn bury_uncounted(mongo: &Mongo, spoiled: &[&Stored]) -> Result<u64> {
+pub async fn bury_uncounted(mongo: &Mongo, spoiled: &[&Stored], end: Instant) -> Result<u64> {
+    let late = |_| StoreError::unavailable("jobs that cannot be read were not made dead in time");
+    timeout_at(end, write_dead(mongo, spoiled)).await.map_err(late)?
+}
+
+async fn write_dead(mongo: &Mongo, spoiled: &[&Stored]) -> Result<u64> {
     log(spoiled);
     let mut sum = 0;
     let database = mongo.connection.database().await?;
@@ -122,7 +132,7 @@ pub async fn bury_uncounted(mongo: &Mongo, spoiled: &[&Stored]) -> Result<u64> {
 }
 
 /// The same for one that is in a batch, which counts it as dead. Returns whether it is made dead.
-async fn bury_counted(mongo: &Mongo, document: &Stored, rules: &Rules) -> Result<bool> {
+async fn bury_counted(mongo: &Mongo, document: &Stored, end: Instant, rules: &Rules) -> Result<bool> {
     let (found, now) = (salvaged(document)?, mongo.now()?);
     let Some(bury) = BURY.into_iter().find(|bury| bury.from == found.state) else { return Ok(false) };
     log(&[document]);
@@ -133,7 +143,7 @@ async fn bury_counted(mongo: &Mongo, document: &Stored, rules: &Rules) -> Result
         moved: (&found.queue, bury.from, bury.to),
         rules,
     };
-    let carried = transaction::until(mongo, mongo.connection.end()).run(carry_out).await?;
+    let carried = transaction::until(mongo, end).run(carry_out).await?;
     // Where it is not as it was read, another call has met it.
     Ok(matches!(carried, Carried::Done(_)))
 }
@@ -178,7 +188,7 @@ async fn bury_first(mongo: &Mongo, spoiled: &[Stored], rules: &Rules) -> Result<
             write_raw(database, rawdoc! { "update": JOBS, "updates": [leaves] }).await?;
         }
         if !unreadable.is_empty() {
-            bury(mongo, &unreadable, rules).await?;
+            bury(mongo, &unreadable, mongo.connection.end(), rules).await?;
         }
     }
     Ok(())

@@ -7,25 +7,32 @@ use crate::job::transition::{Operation, deadline};
 use crate::store::mongo::Mongo;
 use crate::store::mongo::jobs::bury;
 use crate::store::mongo::jobs::document::{Row, date, to_meta, without_contents};
+use crate::store::mongo::jobs::in_the_way;
 use crate::store::mongo::jobs::query;
 use crate::store::mongo::stored::Stored;
-use crate::store::{Change, LOOK_AHEAD_MS, Overdue, Result, Store as _, chain};
+use crate::store::{Change, LOOK_AHEAD_MS, Overdue, Result, Store as _};
+
+/// When to go on where all that was read could not be.
+const SPOILED_REST_MS: u64 = 100;
 
 /// What the reaper has to do.
 pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
     let (floor, now) = (mongo.deadlines.lower_bound(), mongo.now()?);
+    // Those that stay do not hide what is behind them.
+    let most = limit + mongo.left_out.count();
     let mut lapsed = doc! { "state": "reserved", "$expr": { "$lte": ["$reserved_until", "$$NOW"] } };
     // From the beginning also those without a deadline: what is missing sorts before every date.
     if floor > Timestamp::default() {
         lapsed.insert("reserved_until", doc! { "$gte": date(floor) });
     }
-    let lapsed = query::all(mongo, lapsed, doc! { "reserved_until": 1 }, without_contents(), limit).await?;
+    let lapsed = query::all(mongo, lapsed, doc! { "reserved_until": 1 }, without_contents(), most).await?;
     let expired = doc! {
         "expires_at": { "$exists": true, "$gte": date(floor) },
         "state": { "$in": ["ready", "blocked"] },
         "$expr": { "$lte": ["$expires_at", "$$NOW"] },
     };
-    let expired = query::all(mongo, expired, doc! { "expires_at": 1 }, without_contents(), limit).await?;
+    let expired = query::all(mongo, expired, doc! { "expires_at": 1 }, without_contents(), most).await?;
+    let are_all = lapsed.len() < most && expired.len() < most;
     let found = [lapsed, expired].concat();
     let (mut metas, mut spoiled) = (Vec::with_capacity(found.len()), Vec::new());
     for document in &found {
@@ -37,11 +44,8 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
     // They would be the first ones for ever.
     let (counted, others): (Vec<&Stored>, Vec<&Stored>) =
         spoiled.into_iter().partition(|document| bury::finish(document, now).is_some());
-    if !others.is_empty()
-        && let Err(error) = bury::bury_uncounted(mongo, &others).await
-    {
-        tracing::error!(error = chain(&error), "jobs that cannot be read could not be made dead");
-    }
+    let others: Vec<&Stored> = others.into_iter().filter(|other| !in_the_way::stays(mongo, other)).collect();
+    in_the_way::clear_overdue(mongo, &others).await;
     let mut changes: Vec<(Timestamp, Change)> = Vec::new();
     for document in counted {
         let id = Row(document).text("_id")?;
@@ -50,6 +54,10 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
     for meta in metas {
         let deadline = deadline(meta.state, meta.claim.as_ref(), meta.reserved_until, meta.expires_at);
         changes.extend(deadline.map(|(at, operation)| (at, Change { id: meta.id, operation })));
+    }
+    if changes.is_empty() && (!are_all || !others.is_empty()) {
+        // There may be more behind them.
+        return Ok(Overdue { changes: Vec::new(), next_in_ms: Some(SPOILED_REST_MS) });
     }
     if changes.is_empty() {
         mongo.deadlines.set(floor, now);

@@ -1,12 +1,13 @@
 //! Jobs that cannot be read, or not be delivered, and stand before others of their queue: they are made dead or, where that fails, left out
 //! for a while.
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::job::{QueueName, Rules};
 use crate::store::chain;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::jobs::bury;
+use crate::store::mongo::jobs::document::Row;
 use crate::store::mongo::stored::{RawId, Stored};
 
 /// Which part of a call's deadline it takes at most to make such jobs dead. A transaction that a killed server has left open may hold one
@@ -20,9 +21,6 @@ pub fn end(mongo: &Mongo) -> Instant {
 
 /// Makes these jobs of a queue dead. Returns nothing once they are; else the ids of all of them, which the reads of this call are to leave
 /// out. Those of later calls do so for a while where it has failed, or was not over by the end.
-///
-/// A burial that is given up may still happen: each of its writes is guarded by what was read. The driver ends a transaction whose session
-/// is dropped, and the queue is counted anew.
 pub async fn clear(
     mongo: &Mongo,
     queue: &QueueName,
@@ -36,10 +34,8 @@ pub async fn clear(
     }
     let ids: Vec<RawId> = spoiled.iter().filter_map(|document| document.raw_id().ok()).collect();
     // A command that is given up at once would cost its connection.
-    let buried = match Instant::now() < end {
-        true => timeout_at(end, bury::bury(mongo, &spoiled, rules)).await.ok(),
-        false => None,
-    };
+    let buried =
+        if Instant::now() < end { Some(bury::bury(mongo, &spoiled, end, rules).await) } else { None };
     let of = spoiled.len();
     match buried {
         Some(Ok(buried)) if buried >= of as u64 => return None,
@@ -56,4 +52,26 @@ pub async fn clear(
     }
     mongo.left_out.note(queue, &ids);
     Some(ids)
+}
+
+/// Returns whether it was tried lately to make this job dead, in vain.
+pub fn stays(mongo: &Mongo, job: &Stored) -> bool {
+    let queue = Row(job).text::<QueueName>("queue");
+    queue.is_ok_and(|queue| job.raw_id().is_ok_and(|id| mongo.left_out.has(&queue, &id)))
+}
+
+/// Makes jobs of any queues dead whose time is over, and which are in no batch. What fails is not tried again for a while: it would be
+/// read first each time, and take as long.
+pub async fn clear_overdue(mongo: &Mongo, jobs: &[&Stored]) {
+    if jobs.is_empty() {
+        return;
+    }
+    if let Err(error) = bury::bury_uncounted(mongo, jobs, end(mongo)).await {
+        tracing::error!(error = chain(&error), "jobs that cannot be read could not be made dead");
+        for job in jobs {
+            if let (Ok(queue), Ok(id)) = (Row(job).text::<QueueName>("queue"), job.raw_id()) {
+                mongo.left_out.note(&queue, &[id]);
+            }
+        }
+    }
 }

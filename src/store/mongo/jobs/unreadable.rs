@@ -45,7 +45,8 @@ pub fn removable(document: &Stored) -> Option<Removable> {
 }
 
 /// Returns the filter that finds a job without a `rev` as it was read: a burial and a mend give it one. What MongoDB has there is not known
-/// where it is hidden, nor needed: no write makes such a job readable, so that no server claims it.
+/// where it is hidden, nor needed: no write of a server makes such a job readable, so that none claims it. (Another program that replaces
+/// it meanwhile by a job in the same state loses that.)
 fn without_rev(id: &JobId, document: &Stored) -> Document {
     let mut guard = doc! { "_id": id.as_str() };
     if let Ok(state) = document.get_str("state") {
