@@ -167,7 +167,13 @@ impl Queues {
         match self.0.large.part(queue, count, patience).await {
             Err(_) => Ok(if has_some { Step::End } else { Step::PassOver }),
             // Those before it may have taken all the room that there was.
-            Ok(Some(_)) if !ask.room.is_left() => Err(Error::NoRoom),
+            Ok(Some(_)) if !ask.room.is_left() => {
+                if has_some {
+                    Ok(Step::End)
+                } else {
+                    Err(Error::NoRoom)
+                }
+            }
             Ok(part) => Ok(Step::Claim(part)),
         }
     }

@@ -29,7 +29,7 @@ use crate::telemetry::trace;
 /// The most jobs of one reserve or pop.
 pub const COUNT_MAX: usize = 1000;
 /// After how long a call that waits checks again whether there is memory for its jobs and its response.
-const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(100);
 /// The longest that a reserve or pop may wait, in milliseconds.
 pub const WAIT_MAX_MS: u64 = 60_000;
 /// The most queues of one reserve.

@@ -92,6 +92,9 @@ pub async fn bury(mongo: &Mongo, spoiled: &[&Stored], end: Instant, rules: &Rule
         spoiled.iter().partition(|document| finish(document, now).is_some());
     let mut outcome = if others.is_empty() { Ok(0) } else { bury_uncounted(mongo, &others, end).await };
     for document in counted {
+        if Instant::now() >= end {
+            return outcome.and(Err(late()));
+        }
         let buried = bury_counted(mongo, document, end, rules).await;
         outcome = outcome.and_then(|sum| buried.map(|buried| sum + u64::from(buried)));
     }
@@ -100,8 +103,11 @@ pub async fn bury(mongo: &Mongo, spoiled: &[&Stored], end: Instant, rules: &Rule
 
 /// The same for those that are in no batch.
 pub async fn bury_uncounted(mongo: &Mongo, spoiled: &[&Stored], end: Instant) -> Result<u64> {
-    let late = |_| StoreError::unavailable("jobs that cannot be read were not made dead in time");
-    timeout_at(end, write_dead(mongo, spoiled)).await.map_err(late)?
+    timeout_at(end, write_dead(mongo, spoiled)).await.map_err(|_| late())?
+}
+
+fn late() -> StoreError {
+    StoreError::unavailable("jobs that cannot be read were not made dead in time")
 }
 
 async fn write_dead(mongo: &Mongo, spoiled: &[&Stored]) -> Result<u64> {

@@ -32,7 +32,6 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
         "$expr": { "$lte": ["$expires_at", "$$NOW"] },
     };
     let expired = query::all(mongo, expired, doc! { "expires_at": 1 }, without_contents(), most).await?;
-    let are_all = lapsed.len() < most && expired.len() < most;
     let found = [lapsed, expired].concat();
     let (mut metas, mut spoiled) = (Vec::with_capacity(found.len()), Vec::new());
     for document in &found {
@@ -45,7 +44,7 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
     let (counted, others): (Vec<&Stored>, Vec<&Stored>) =
         spoiled.into_iter().partition(|document| bury::finish(document, now).is_some());
     let others: Vec<&Stored> = others.into_iter().filter(|other| !in_the_way::stays(mongo, other)).collect();
-    in_the_way::clear_overdue(mongo, &others).await;
+    let comes_further = in_the_way::clear_overdue(mongo, &others).await;
     let mut changes: Vec<(Timestamp, Change)> = Vec::new();
     for document in counted {
         let id = Row(document).text("_id")?;
@@ -55,7 +54,7 @@ pub async fn expired(mongo: &Mongo, limit: usize) -> Result<Overdue> {
         let deadline = deadline(meta.state, meta.claim.as_ref(), meta.reserved_until, meta.expires_at);
         changes.extend(deadline.map(|(at, operation)| (at, Change { id: meta.id, operation })));
     }
-    if changes.is_empty() && (!are_all || !others.is_empty()) {
+    if changes.is_empty() && comes_further {
         // There may be more behind them.
         return Ok(Overdue { changes: Vec::new(), next_in_ms: Some(SPOILED_REST_MS) });
     }

@@ -61,17 +61,21 @@ pub fn stays(mongo: &Mongo, job: &Stored) -> bool {
 }
 
 /// Makes jobs of any queues dead whose time is over, and which are in no batch. What fails is not tried again for a while: it would be
-/// read first each time, and take as long.
-pub async fn clear_overdue(mongo: &Mongo, jobs: &[&Stored]) {
+/// read first each time, and take as long. Returns whether the next read comes further: some are dead now, or are passed over from now on.
+pub async fn clear_overdue(mongo: &Mongo, jobs: &[&Stored]) -> bool {
     if jobs.is_empty() {
-        return;
+        return false;
     }
-    if let Err(error) = bury::bury_uncounted(mongo, jobs, end(mongo)).await {
-        tracing::error!(error = chain(&error), "jobs that cannot be read could not be made dead");
-        for job in jobs {
-            if let (Ok(queue), Ok(id)) = (Row(job).text::<QueueName>("queue"), job.raw_id()) {
-                mongo.left_out.note(&queue, &[id]);
+    match bury::bury_uncounted(mongo, jobs, end(mongo)).await {
+        Ok(buried) => buried > 0,
+        Err(error) => {
+            tracing::error!(error = chain(&error), "jobs that cannot be read could not be made dead");
+            for job in jobs {
+                if let (Ok(queue), Ok(id)) = (Row(job).text::<QueueName>("queue"), job.raw_id()) {
+                    mongo.left_out.note(&queue, &[id]);
+                }
             }
+            jobs.iter().any(|job| stays(mongo, job))
         }
     }
 }
