@@ -238,10 +238,17 @@ pub async fn connections(server: &Server) -> f64 {
 /// For how many jobs the store has been asked; calls for some each may share one question.
 pub const LOOKED: &str = "tailback_store_batch_size_sum{call=\"claim\"}";
 
+/// The same, or how often, where that is more: a histogram may lose a value that is recorded at the moment in which it is read
+/// (`AtomicBucket` of metrics-util: the block that the value is for has just been taken away).
+pub async fn looked(server: &Server) -> f64 {
+    let calls = metric(server, "tailback_store_call_seconds_count{call=\"claim\"}").await;
+    calls.max(metric(server, LOOKED).await)
+}
+
 /// Waits until the store has been asked for so many jobs. A waiter registers before it looks, so that what is
 /// pushed afterwards finds it waiting.
 pub async fn until_looked(server: &Server, times: u32) {
-    until("the waiters have looked", || async { metric(server, LOOKED).await >= f64::from(times) }).await;
+    until("the waiters have looked", || async { looked(server).await >= f64::from(times) }).await;
 }
 
 /// Waits until a condition holds; fails after [`PATIENCE`].

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::common::server::{LOOKED, metric, until};
+use crate::common::server::{looked, until};
 use crate::lane::Lane;
 use crate::site::Site;
 
@@ -58,13 +58,13 @@ async fn nothing_comes(site: &Site) {
 
 /// A waiting reserve is woken by a push, whatever the clock did.
 async fn waiter_is_woken(site: &Site) {
-    let looked = metric(&site.server, LOOKED).await;
+    let before = looked(&site.server).await;
     let waiting = site.post("/queues/@.next/reserve", json!({"wait_ms": 60_000}));
     let waiter = tokio::spawn({
         let (site, act) = (site.clone(), waiting.act);
         async move { site.make(&act).await }
     });
-    until("the waiter has looked", || async { metric(&site.server, LOOKED).await > looked }).await;
+    until("the waiter has looked", || async { looked(&site.server).await > before }).await;
     site.must(Method::POST, "/queues/@.next/jobs", json!({"payload": "woken"})).await;
     let (status, answer) = waiter.await.unwrap().unwrap();
     assert_eq!((status, payloads(answer["jobs"].as_array().unwrap())), (200, vec![&json!("woken")]));

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::site::{Act, Call, LEASE_MS, Site};
-use crate::common::server::{LOOKED, metric, until};
+use crate::common::server::{looked, until};
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -377,12 +377,12 @@ pub async fn pruning(site: Site) -> Call {
 /// A keyed reserve is under way when the server ends: the next one takes it for dead.
 pub async fn start(site: Site) -> Call {
     site.push(json!({"payload": 1, "delay_ms": LEASE_MS})).await;
-    let looked = metric(&site.server, LOOKED).await;
+    let before = looked(&site.server).await;
     let waiting = site.post("/queues/@.next/reserve", json!({"wait_ms": 60_000})).with_key("a");
     let Act::Request { method, path, body, .. } = waiting.act else { panic!("not a request") };
     let request = site.server.http.request(method, format!("{}{path}", site.server.base));
     let request = request.header("idempotency-key", "a").json(&body);
     tokio::spawn(async move { drop(request.send().await) });
-    until("the reserve has looked", || async { metric(&site.server, LOOKED).await > looked }).await;
+    until("the reserve has looked", || async { looked(&site.server).await > before }).await;
     later(Act::Start)
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::common::fleet::push_many;
 use crate::common::server::{Place, Server, metric, until};
 use crate::common::signal::{self, Signal};
-use crate::world::{Pair, SOON, WAIT_MS, begin_keyed, looked, push};
+use crate::world::{Pair, SOON, WAIT_MS, begin_keyed, has_looked, push};
 
 /// Waits until the server has asked for the record of a request this often: those that wait ask again and again.
 async fn until_polled(server: &Server, times: usize) {
@@ -23,7 +23,7 @@ pub async fn waiting_repeats_end_when_the_server_drains(place: &Place) {
     let mut server = Server::start(&place.url).await;
     let ask = json!({"wait_ms": WAIT_MS});
     let first = begin_keyed(&server, "k", ask.clone());
-    until("it waits", || async { looked(&server).await }).await;
+    until("it waits", || async { has_looked(&server).await }).await;
     let repeats: Vec<_> = (0..5).map(|_| begin_keyed(&server, "k", ask.clone())).collect();
     until_polled(&server, 1 + 4 * 5).await;
     let since = Instant::now();
@@ -44,7 +44,7 @@ pub async fn a_server_that_drains_claims_nothing_for_a_repeat(place: &Place) {
     let Pair { proxy: _proxy, mut far, near } = Pair::patient(place).await;
     let ask = json!({"wait_ms": WAIT_MS});
     let first = begin_keyed(&far, "k", ask.clone());
-    until("it waits", || async { looked(&far).await }).await;
+    until("it waits", || async { has_looked(&far).await }).await;
     let repeats: Vec<_> = (0..20).map(|_| begin_keyed(&far, "k", ask.clone())).collect();
     until_polled(&far, 1 + 4 * 20).await;
     signal::send(far.child.id(), Signal::SIGTERM);
@@ -74,7 +74,7 @@ pub async fn a_repeat_that_waits_for_another_server_ends_with_its_own(place: &Pl
     let Pair { proxy: _proxy, mut far, near } = Pair::patient(place).await;
     let ask = json!({"wait_ms": WAIT_MS});
     let first = begin_keyed(&near, "k", ask.clone());
-    until("it waits", || async { looked(&near).await }).await;
+    until("it waits", || async { has_looked(&near).await }).await;
     let runs = run_by(place).await;
     assert!(runs.is_some(), "the first one is over");
     let repeat = begin_keyed(&far, "k", ask);

@@ -10,7 +10,7 @@ use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server, metric, until};
 use crate::common::signal::{self, Signal};
 use crate::world::{
-    LONG_MS, Pair, WAIT_MS, begin_keyed, begin_until_met, is_the_only_holder, looked, push, repeat, take,
+    LONG_MS, Pair, WAIT_MS, begin_keyed, begin_until_met, has_looked, is_the_only_holder, push, repeat, take,
 };
 
 fn ask() -> Value {
@@ -129,7 +129,7 @@ pub async fn a_server_takes_nothing_over_from_itself(place: &Place) {
     let server = Server::start(&place.url).await;
     let ask = json!({"wait_ms": WAIT_MS});
     let first = begin_keyed(&server, "k", ask.clone());
-    until("it waits", || async { looked(&server).await }).await;
+    until("it waits", || async { has_looked(&server).await }).await;
     let client = mongodb::Client::with_uri_str(&place.url).await.unwrap();
     let requests = client.default_database().unwrap().collection::<Document>("requests");
     let run = doc! { "digest": { "$exists": true } };

@@ -9,7 +9,7 @@ use crate::common::fleet::{kill_9, push_many};
 use crate::common::proxy::Fault;
 use crate::common::server::{Place, Server, command, connections, until};
 use crate::common::signal::{self, Signal};
-use crate::world::{LONG_MS, Pair, SOON, WAIT_MS, begin_keyed, begin_keyed_by, looked, push, repeat};
+use crate::world::{LONG_MS, Pair, SOON, WAIT_MS, begin_keyed, begin_keyed_by, has_looked, push, repeat};
 
 /// Clients that leave a moment after they have asked, while the store has much to do.
 pub async fn a_client_that_leaves_early_leaves_nothing_pending(place: &Place) {
@@ -49,7 +49,7 @@ pub async fn a_server_that_was_killed_leaves_nothing_pending(place: &Place) {
     let server = Server::start(&place.url).await;
     let ask = json!({"wait_ms": WAIT_MS, "lease_ms": LONG_MS});
     let first = begin_keyed(&server, "k", ask.clone());
-    until("it waits", || async { looked(&server).await }).await;
+    until("it waits", || async { has_looked(&server).await }).await;
     kill_9(&server).await;
     drop(server);
     assert!(first.await.unwrap().is_none());

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::common::proxy::{Placed, Proxy};
-use crate::common::server::{LOOKED, PATIENCE, Place, Server, metric, until};
+use crate::common::server::{PATIENCE, Place, Server, looked, until};
 
 /// Longer than any of these tests takes: nothing lapses by accident.
 pub const LONG_MS: u64 = 600_000;
@@ -182,6 +182,6 @@ pub async fn take(server: &Server) -> Value {
 }
 
 /// Whether a first look for jobs is over.
-pub async fn looked(server: &Server) -> bool {
-    metric(server, LOOKED).await >= 1.0
+pub async fn has_looked(server: &Server) -> bool {
+    looked(server).await >= 1.0
 }

@@ -7,7 +7,7 @@ pub use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::common::contract;
-pub use crate::common::server::{LOOKED, Place, Server, metric, until, until_looked};
+pub use crate::common::server::{LOOKED, Place, Server, looked, metric, until, until_looked};
 
 /// Makes waiters look by themselves only once a minute, so that nothing but a wake-up explains an answer.
 pub const ONLY_WOKEN: &[(&str, &str)] = &[("TAILBACK_WAIT__POLL_MS", "60000")];
@@ -93,9 +93,9 @@ pub fn begin_reserve(server: &Server, queue: &str) -> JoinHandle<(u16, Value)> {
 
 /// The same once it has looked in vain, where no other call claims meanwhile.
 pub async fn waiting_reserve(server: &Server, queue: &str) -> JoinHandle<(u16, Value)> {
-    let looked = metric(server, LOOKED).await;
+    let before = looked(server).await;
     let waiter = begin_reserve(server, queue);
-    until("the waiter has looked", || async { metric(server, LOOKED).await > looked }).await;
+    until("the waiter has looked", || async { looked(server).await > before }).await;
     waiter
 }
 
