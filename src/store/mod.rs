@@ -87,7 +87,7 @@ pub use schedules::{Fired, Firing, ListedSchedule, Schedules};
 pub use search::{Found, Search};
 pub use semaphores::{
     Holder, NEEDED_MAX, NEEDED_NAMED, NEEDING, Needed, Removal, SemaphoreUse, SemaphoreView, Semaphores,
-    Unblocked,
+    UNBLOCKED_QUEUES_MAX, Unblocked,
 };
 pub use series::{
     Depth, RecentTally, Series, SeriesRead, SeriesRow, SeriesRun, SeriesWrite, Span, StepOfOther, Subject,

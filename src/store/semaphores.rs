@@ -8,6 +8,9 @@ use crate::job::{
     BatchId, JobId, Meta, OnFinished, QueueName, Rules, SemaphoreName, State, Timestamp, WorkerName,
 };
 
+/// The most queues in which one call unblocks jobs of a semaphore.
+pub const UNBLOCKED_QUEUES_MAX: usize = 64;
+
 /// A job that holds a semaphore.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Holder {

@@ -33,13 +33,10 @@ use crate::store::mongo::jobs::transitions;
 use crate::store::mongo::stored::Stored;
 use crate::store::mongo::transaction::{self, Tx, TxError};
 use crate::store::{
-    Holder, Removal, Result, SemaphoreUse, SemaphoreView, Semaphores, Store as _, StoreError, Unblocked,
+    Holder, Removal, Result, SemaphoreUse, SemaphoreView, Semaphores, Store as _, StoreError,
+    UNBLOCKED_QUEUES_MAX, Unblocked,
 };
 
-/// The most queues in which waiters of one semaphore are unblocked at once.
-const QUEUES_MAX: i64 = 64;
-/// How often a line is read at most where jobs stay there that cannot be read: each time for twice as many.
-const ROUNDS: u32 = 10;
 /// How many jobs more of a line are read at most where some are left out, of whatever queues.
 const LEFT_OUT_MAX: usize = 1000;
 
@@ -409,7 +406,7 @@ async fn unblock_waiters_of(
         doc! { "$match": { "waits_for": name.as_str() } },
         doc! { "$sort": { "waits_for": 1, "queue": 1 } },
         doc! { "$group": { "_id": "$queue" } },
-        doc! { "$limit": QUEUES_MAX },
+        doc! { "$limit": i64::try_from(UNBLOCKED_QUEUES_MAX).unwrap_or(i64::MAX) },
     ];
     let queues = reader.read(JOBS, pipeline, Some("waits")).await.map_err(plain)?;
     if queues.is_empty() {
@@ -441,23 +438,21 @@ async fn first_waiting(
     clear_until: Instant,
     rules: &Rules,
 ) -> Result<Vec<Meta>> {
-    let mut left_out = mongo.left_out.of(queue);
-    let known = left_out.len();
-    let mut round = 1;
+    let mut rounds = in_the_way::Rounds::of(mongo, queue);
     loop {
-        // As many more as stay: each round passes over twice as many as the one before.
-        let limit = limit + left_out.len() - known;
+        let limit = limit + rounds.more();
         let (filter, projection) = (filter.clone(), without_contents());
-        let first = First { filter, index: "waits", projection, limit, left_out: &left_out };
+        let first = First { filter, index: "waits", projection, limit, left_out: rounds.left_out() };
         let first = first.read(mongo).await?.with_type::<Stored>();
         let first: Vec<Stored> = first.try_collect().await.map_err(fault)?;
         let (metas, are_all) = (readable(&first, to_meta), first.len() < limit);
         let spoiled: Vec<Stored> = first.into_iter().filter(|found| to_meta(found).is_err()).collect();
         let stay = in_the_way::clear(mongo, queue, &spoiled, clear_until, rules).await;
-        let is_enough = !metas.is_empty() || are_all || round == ROUNDS;
+        let is_enough = !metas.is_empty() || are_all;
         let Some(stay) = stay.filter(|_| !is_enough) else { return Ok(metas) };
-        left_out.extend(stay);
-        round += 1;
+        if !rounds.go_on(stay) {
+            return Ok(metas);
+        }
     }
 }
 

@@ -16,12 +16,11 @@ use crate::store::sqlite::jobs::needs;
 use crate::store::sqlite::jobs::row;
 use crate::store::sqlite::jobs::unreadable;
 use crate::store::sqlite::tx::Tx;
-use crate::store::{Holder, Removal, Result, SemaphoreUse, SemaphoreView, Semaphores, Unblocked};
+use crate::store::{
+    Holder, Removal, Result, SemaphoreUse, SemaphoreView, Semaphores, UNBLOCKED_QUEUES_MAX, Unblocked,
+};
 
 mod needed;
-
-/// The most queues whose jobs are unblocked for a semaphore at once.
-const QUEUES_MAX: usize = 64;
 
 #[async_trait]
 impl Semaphores for SqliteStore {
@@ -259,7 +258,7 @@ fn unblock_waiters(
 fn queues(db: &Connection, name: &SemaphoreName) -> Result<Vec<QueueName>, Fault> {
     let mut next = db.prepare_cached(needs::QUEUES)?;
     let (mut queues, mut last): (Vec<QueueName>, Vec<u8>) = (Vec::new(), Vec::new());
-    while queues.len() < QUEUES_MAX
+    while queues.len() < UNBLOCKED_QUEUES_MAX
         && let Some(queue) = found_text(&mut next, (name.as_str(), &last))?
     {
         queues.extend(readable(parsed(&queue, "queue"))?);

@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use mongodb::options::Hint;
-use tokio::time::Instant;
 
 use crate::job::{Job, QueueName, Rules, SemaphoreName, Timestamp};
 use crate::store::mongo::JOBS;
@@ -40,13 +39,6 @@ fn deliverable(queue: &QueueName, floor: Option<Position>) -> Document {
 const HEAD_BYTES: usize = 16 << 20;
 /// How many jobs that come due are read. Where there are more, one may come due at any moment.
 const UPCOMING_MAX: usize = 100;
-
-/// How often a head is read at most where jobs stay there that cannot be read: each time for twice as many.
-const ROUNDS: u32 = 10;
-/// How many of them a claim leaves out at most.
-const LEFT_OUT_MAX: usize = 2000;
-/// Which part of a claim's deadline it takes at most to begin these reads.
-const READ_PART: u32 = 3;
 
 /// The longest that is searched for a job that does not need a semaphore.
 const ALIKE_MAX: Duration = Duration::from_millis(100);
@@ -186,30 +178,24 @@ async fn read_heads(
     (wanted, limit): (usize, usize),
     rules: &Rules,
 ) -> Result<Found> {
-    let mut left_out = mongo.left_out.of(queue);
-    let (known, end) = (left_out.len(), in_the_way::end(mongo));
-    let late = Instant::now() + mongo.connection.deadline() / READ_PART;
-    let mut round = 1;
+    let (mut rounds, end) = (in_the_way::Rounds::of(mongo, queue), in_the_way::end(mongo));
     loop {
-        // As many more as stay: each round passes over twice as many as the one before.
-        let more = left_out.len() - known;
+        let more = rounds.more();
         let (mut found, spoiled) =
-            read_first(mongo, filter.clone(), &left_out, (wanted + more, limit + more)).await?;
+            read_first(mongo, filter.clone(), rounds.left_out(), (wanted + more, limit + more)).await?;
         let Some(stay) = in_the_way::clear(mongo, queue, &spoiled, end, rules).await else {
             found.jobs.truncate(limit);
             return Ok(found);
         };
         let are_all = found.read < wanted + more && !found.large;
-        left_out.extend(stay);
         // What stays does not count as read: the caller would read the head again for as long as it may.
         found.read = found.jobs.len();
         found.large &= !found.jobs.is_empty();
         let is_enough = found.read >= wanted || found.large || are_all;
-        if is_enough || round == ROUNDS || left_out.len() >= LEFT_OUT_MAX || Instant::now() >= late {
+        if is_enough || !rounds.go_on(stay) {
             found.jobs.truncate(limit);
             return Ok(found);
         }
-        round += 1;
     }
 }
 

@@ -13,6 +13,46 @@ use crate::store::mongo::stored::{RawId, Stored};
 /// Which part of a call's deadline it takes at most to make such jobs dead. A transaction that a killed server has left open may hold one
 /// of them, or its batch, for longer than any call takes.
 const PART: u32 = 5;
+/// Which part of a call's deadline it takes at most to begin the reads behind jobs that stay.
+const READ_PART: u32 = 3;
+/// How often a call reads at most: each time past twice as many that stay.
+const ROUNDS: u32 = 10;
+/// How many of them a call leaves out at most.
+const LEFT_OUT_MAX: usize = 2000;
+
+/// The reads of one call, each of which leaves out what stayed in the one before, and reads what is behind it instead.
+pub struct Rounds {
+    left_out: Vec<RawId>,
+    known: usize,
+    round: u32,
+    late: Instant,
+}
+
+impl Rounds {
+    /// Begins with what is left out of every read of the queue.
+    pub fn of(mongo: &Mongo, queue: &QueueName) -> Self {
+        let left_out = mongo.left_out.of(queue);
+        let late = Instant::now() + mongo.connection.deadline() / READ_PART;
+        Self { known: left_out.len(), left_out, round: 1, late }
+    }
+
+    /// The jobs that the next read leaves out.
+    pub fn left_out(&self) -> &[RawId] {
+        &self.left_out
+    }
+
+    /// How many more jobs than the call wants the next read asks for: as many as have stayed in this call.
+    pub fn more(&self) -> usize {
+        self.left_out.len() - self.known
+    }
+
+    /// Notes what stayed in the last read. Returns whether another one may follow.
+    pub fn go_on(&mut self, stay: Vec<RawId>) -> bool {
+        self.left_out.extend(stay);
+        self.round += 1;
+        self.round <= ROUNDS && self.left_out.len() < LEFT_OUT_MAX && Instant::now() < self.late
+    }
+}
 
 /// Returns until when a call that begins now may make such jobs dead.
 pub fn end(mongo: &Mongo) -> Instant {
