@@ -11,6 +11,7 @@ use tailback::store::fence::{Fence, behind};
 use tailback::store::{
     AuditRow, BatchChange, BatchDenied, BegunBy, BulkStep, Change, ClaimAsk, Denied, Expected, Fired, Firing,
     Imported, Keyed, KeyedCall, Once, Pushed, Removal, Result, Saved, Store, StoreError, StoredSettings,
+    TokenSecret,
 };
 
 pub static IDS: LazyLock<IdSource> = LazyLock::new(IdSource::default);
@@ -52,6 +53,7 @@ pub enum Call {
     AddApiKey(Box<ApiKey>),
     RotateApiKey(ApiKeyId, SecretHash),
     RemoveApiKey(ApiKeyId),
+    MakeSecret(TokenSecret),
     BeginOperation(Box<Bulk>, BegunBy),
     SaveOperation(Box<Bulk>, i64),
     Step(Box<BulkStep>),
@@ -240,6 +242,7 @@ impl Case {
                 answer(store.rotate_api_key(id, hash).await, |was_there| was_there)
             }
             Call::RemoveApiKey(id) => answer(store.remove_api_key(&id.into()).await, |was_there| was_there),
+            Call::MakeSecret(fresh) => answer(store.token_secret(*fresh).await, |secret| secret == *fresh),
             Call::BeginOperation(operation, by) => {
                 let row = self.row.as_ref();
                 answer(store.add_operation(operation, row, Some(by)).await, |is_new| is_new)

@@ -9,70 +9,107 @@ use mongodb::bson::{Document, doc};
 use tailback::store::Figures as _;
 use tailback::store::mongo::Mongo;
 
-use super::case::Case;
+use super::case::{Call, Case};
+use super::prepare::SECRET;
 use crate::common::server::PATIENCE;
 
 /// Within this, increments are in the database.
 const SOON: Duration = Duration::from_secs(60);
 
-/// All that there is of a case, without what differs from case to case.
-pub async fn observe(database: &Database, Case { tag, batch, .. }: &Case) -> String {
+/// Where a case has documents, and the field by which they are its own.
+const OWN: [(&str, &str); 12] = [
+    ("jobs", "queue"),
+    ("receipts", "queue"),
+    ("audit", "queue"),
+    ("api_keys", "name"),
+    ("keys", "_id"),
+    ("groups", "_id"),
+    ("limits", "_id"),
+    ("schedules", "_id"),
+    ("semaphores", "_id"),
+    ("queues", "_id"),
+    ("requests", "_id"),
+    ("workers", "_id"),
+];
+
+/// The documents of a case, with their collections: one command instead of one for each collection, since cases are thousands.
+async fn documents(database: &Database, Case { tag, batch, call, .. }: &Case) -> Vec<(String, Document)> {
     // What follows a dot among the characters: names of another case lie outside.
     let own = doc! { "$gte": format!("{tag}."), "$lt": format!("{tag}/") };
-    let all = async |name: &str, filter: Document| -> Vec<Document> {
-        let found = database.collection::<Document>(name).find(filter).await.unwrap();
-        found.try_collect().await.unwrap()
-    };
-    let mut lines = Vec::new();
-    for job in all("jobs", doc! { "queue": own.clone() }).await {
-        let queue = job.get_str("queue").unwrap().trim_start_matches(tag.as_str());
-        let turn = job.get_str("turn").ok().and_then(|turn| turn.rsplit('/').next());
-        let (attempts, claim) = (job.get("attempts"), job.contains_key("claim"));
-        lines.push(format!("job {queue} {:?} {attempts:?} {turn:?} claim {claim}", job.get("state")));
-    }
-    for receipt in all("receipts", doc! { "queue": own.clone() }).await {
-        lines.push(format!("receipt {:?} pushed {}", receipt.get("verb"), receipt.contains_key("pushed")));
-    }
-    for name in ["keys", "groups", "limits", "schedules", "semaphores", "queues"] {
-        for document in all(name, doc! { "_id": own.clone() }).await {
-            let id = document.get_str("_id").unwrap().trim_start_matches(tag.as_str());
-            let shown = ["last", "version", "capacity"].map(|field| document.get(field).cloned());
-            let (rev, runs) = match name {
-                "schedules" => (document.get("rev"), document.get_str("last_runs").map_or(0, runs)),
-                _ => (None, 0),
-            };
-            lines.push(format!("{name} {id} {shown:?} {rev:?} runs {runs}"));
-        }
-    }
-    for operation in all("operations", doc! { "_id": tag.as_str() }).await {
-        lines.push(format!(
-            "operation {:?} over {}",
-            operation.get("rev"),
-            operation.contains_key("finished_at")
-        ));
-    }
-    for row in all("audit", doc! { "queue": own.clone() }).await {
-        lines.push(format!("row {:?}", row.get("what")));
-    }
-    for call in all("requests", doc! { "_id": own.clone() }).await {
-        lines.push(format!("call {:?}", call.get("answer")));
-    }
-    for worker in all("workers", doc! { "_id": own.clone() }).await {
-        lines.push(format!("worker {:?}", worker.get("timeout_ms")));
-    }
-    for key in all("api_keys", doc! { "name": own }).await {
-        lines.push(format!("API key {:?}", key.get("hash")));
-    }
+    let mut wanted: Vec<(&str, Document)> =
+        OWN.map(|(name, field)| (name, doc! { field: own.clone() })).into();
+    wanted.push(("operations", doc! { "_id": tag.as_str() }));
     if let Some(batch) = batch {
-        for document in all("batches", doc! { "_id": batch.as_str() }).await {
-            let counts = ["sealed", "pending", "done", "cancelled"].map(|field| document.get(field).cloned());
-            lines.push(format!("batch {counts:?} finished {}", document.contains_key("finished_at")));
-        }
-        let results = all("batch_results", doc! { "batch": batch.as_str() }).await.len();
-        lines.push(format!("results {results}"));
+        wanted.push(("batches", doc! { "_id": batch.as_str() }));
+        wanted.push(("batch_results", doc! { "batch": batch.as_str() }));
     }
+    if matches!(call, Call::MakeSecret(_)) {
+        wanted.push(("meta", doc! { "_id": SECRET }));
+    }
+    let read = |(name, filter): (&str, Document)| {
+        [
+            doc! { "$match": filter },
+            doc! { "$replaceWith": { "from": { "$literal": name }, "document": "$$ROOT" } },
+        ]
+    };
+    let mut pipeline: Vec<Document> = Vec::new();
+    for (name, filter) in wanted {
+        let read = read((name, filter));
+        match pipeline.is_empty() {
+            true => pipeline.extend(read),
+            false => pipeline.push(doc! { "$unionWith": { "coll": name, "pipeline": read.to_vec() } }),
+        }
+    }
+    let jobs = database.collection::<Document>(OWN[0].0);
+    let found: Vec<Document> = jobs.aggregate(pipeline).await.unwrap().try_collect().await.unwrap();
+    let parted = |one: Document| {
+        let document = one.get_document("document").unwrap().clone();
+        (one.get_str("from").unwrap().to_owned(), document)
+    };
+    found.into_iter().map(parted).collect()
+}
+
+/// All that there is of a case, without what differs from case to case.
+pub async fn observe(database: &Database, case: &Case) -> String {
+    let documents = documents(database, case).await;
+    let mut lines: Vec<String> =
+        documents.iter().map(|(name, document)| line(name, document, &case.tag)).collect();
+    let results = documents.iter().filter(|(name, _)| name == "batch_results").count();
+    lines.push(format!("results {results}"));
     lines.sort();
     lines.join("\n")
+}
+
+/// What a document says, without what differs from case to case.
+fn line(name: &str, document: &Document, tag: &str) -> String {
+    let text = |field: &str| document.get_str(field).unwrap_or_default().trim_start_matches(tag).to_owned();
+    let has = |field: &str| document.contains_key(field);
+    let all = |fields: &[&str]| format!("{:?}", fields.iter().map(|f| document.get(f)).collect::<Vec<_>>());
+    match name {
+        "jobs" => {
+            let turn = document.get_str("turn").ok().and_then(|turn| turn.rsplit('/').next());
+            format!("job {} {} {turn:?} claim {}", text("queue"), all(&["state", "attempts"]), has("claim"))
+        }
+        "receipts" => format!("receipt {} pushed {}", all(&["verb"]), has("pushed")),
+        "audit" => format!("row {}", all(&["what"])),
+        "api_keys" => format!("API key {}", all(&["hash"])),
+        "requests" => format!("call {}", all(&["answer"])),
+        "workers" => format!("worker {}", all(&["timeout_ms"])),
+        "operations" => format!("operation {} over {}", all(&["rev"]), has("finished_at")),
+        "batches" => {
+            let counts = all(&["sealed", "pending", "done", "cancelled"]);
+            format!("batch {counts} finished {}", has("finished_at"))
+        }
+        "batch_results" => "result".to_owned(),
+        "meta" => {
+            format!("secret {}", document.get_binary_generic("secret").is_ok_and(|own| own[..] == [7; 32]))
+        }
+        "schedules" => {
+            let runs = document.get_str("last_runs").map_or(0, runs);
+            format!("schedule {} {} runs {runs}", text("_id"), all(&["last", "version", "rev"]))
+        }
+        _ => format!("{name} {} {}", text("_id"), all(&["last", "version", "capacity"])),
+    }
 }
 
 fn runs(text: &str) -> usize {

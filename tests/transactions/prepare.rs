@@ -23,6 +23,8 @@ use super::case::{ANSWER, Call, Case, IDS};
 use super::kinds::Kind;
 use crate::support::*;
 
+/// The document of the secret, in the collection `meta`.
+pub const SECRET: &str = "reservations";
 /// For keys and delays that end behind every case.
 const HOUR_MS: u64 = 3_600_000;
 
@@ -68,6 +70,7 @@ impl Setup<'_> {
                 self.administration().await
             }
             Kind::AddApiKey | Kind::RotateApiKey | Kind::RemoveApiKey => self.api_keys().await,
+            Kind::MakeSecret => self.secret().await,
             Kind::BeginOperation | Kind::StopOperation | Kind::OperationStep | Kind::OperationPush => {
                 self.operations().await
             }
@@ -362,6 +365,14 @@ impl Setup<'_> {
             Kind::RotateApiKey => Call::RotateApiKey(key.id, SecretHash::of("new")),
             _ => Call::RemoveApiKey(key.id),
         }
+    }
+
+    /// There is one secret: the one of the case before is spoiled, so that this case makes another.
+    async fn secret(&self) -> Call {
+        let meta = self.database.collection::<Document>("meta");
+        let spoiled = doc! { "$set": { "secret": &self.tag } };
+        meta.update_one(doc! { "_id": SECRET }, spoiled).upsert(true).await.unwrap();
+        Call::MakeSecret([7; 32])
     }
 
     async fn operations(&self) -> Call {
