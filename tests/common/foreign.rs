@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 pub fn foreign(document: &Document) -> RawDocumentBuf {
     let mut bytes = document.to_vec().unwrap();
     for (mark, to) in [(b"?BAD", b"\xff\xff\xff\xff"), (b"!DUP", b"?DUP")] {
-        while let Some(at) = bytes.windows(mark.len()).position(|part| part == mark) {
+        while let Some(at) = memchr::memmem::find(&bytes, mark) {
             bytes[at..at + mark.len()].copy_from_slice(to);
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use memchr::memmem::Finder;
 use mongodb::bson::{Document, RawBsonRef};
 
 use super::op_msg::Message;
@@ -67,7 +68,7 @@ impl fmt::Display for Step {
 /// Tells the commands of one case from all others, by texts that only they contain.
 #[derive(Default)]
 pub struct Watch {
-    texts: Vec<Vec<u8>>,
+    texts: Vec<Finder<'static>>,
     transactions: HashSet<String>,
     sessions: Vec<Document>,
     counts: HashMap<(String, String), usize>,
@@ -76,7 +77,8 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(texts: &[String]) -> Self {
-        Self { texts: texts.iter().map(|text| text.as_bytes().to_vec()).collect(), ..Self::default() }
+        let texts = texts.iter().map(|text| Finder::new(text).into_owned());
+        Self { texts: texts.collect(), ..Self::default() }
     }
 
     pub fn steps(&self) -> Vec<Step> {
@@ -98,7 +100,7 @@ impl Watch {
             _ => None,
         };
         let in_transaction = transaction.is_some();
-        let contains = |text: &Vec<u8>| message.0.windows(text.len()).any(|window| window == text.as_slice());
+        let contains = |text: &Finder<'_>| text.find(&message.0).is_some();
         let is_known = transaction.as_ref().is_some_and(|own| self.transactions.contains(own));
         if !is_known && !self.texts.iter().any(contains) {
             return None;

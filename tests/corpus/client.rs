@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use memchr::memmem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -126,7 +127,7 @@ impl Client {
 
     async fn reply(&mut self, is_head: bool) -> io::Result<Reply> {
         let end = loop {
-            let Some(end) = self.read.windows(4).position(|four| four == b"\r\n\r\n") else {
+            let Some(end) = memmem::find(&self.read, b"\r\n\r\n") else {
                 self.more().await?;
                 continue;
             };
@@ -163,7 +164,7 @@ impl Client {
         let mut body = Vec::new();
         loop {
             let end = loop {
-                match self.read.windows(2).position(|two| two == b"\r\n") {
+                match memmem::find(&self.read, b"\r\n") {
                     Some(end) => break end,
                     None => self.more().await?,
                 }

@@ -12,6 +12,19 @@ use super::target::{Target, judge};
 use crate::common::foreign::{foreign_ids, insert};
 use crate::common::server::{PATIENCE, Place, Server};
 
+/// Which of the wrong values each field gets: the suite gives it every third, and neighbours get others; `just hostile` gives it all.
+struct Share(usize);
+
+impl Share {
+    fn of_cases() -> Self {
+        Self(if std::env::var_os("TAILBACK_HOSTILE_CASES").is_some() { 1 } else { 3 })
+    }
+
+    fn has(&self, n: usize) -> bool {
+        n.is_multiple_of(self.0)
+    }
+}
+
 /// Something of every kind.
 async fn fill(server: &Server) {
     let mut client = Client::new(server);
@@ -233,7 +246,7 @@ pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
     let target = Target::start(&place.url).await;
     fill(&target.server).await;
     let database = mongodb::Client::with_uri_str(&place.url).await.unwrap().default_database().unwrap();
-    let (mut inserted, mut refused) = (0, 0);
+    let (share, mut inserted, mut refused) = (Share::of_cases(), 0, 0);
     for name in ["jobs", "queues", "semaphores", "schedules", "workers", "batches", "api_keys"] {
         let collection = database.collection::<Document>(name);
         let documents: Vec<Document> = collection.find(doc! {}).await.unwrap().try_collect().await.unwrap();
@@ -241,7 +254,7 @@ pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
         for (n, document) in documents.iter().enumerate() {
             for (m, field) in document.keys().filter(|field| *field != "_id").enumerate() {
                 let values = wrong().into_iter().chain(foreign_values()).map(Some).chain([None]);
-                for (k, value) in values.enumerate() {
+                for (k, value) in values.enumerate().filter(|(k, _)| share.has(n + m + k)) {
                     let mut document = document.clone();
                     document.insert("_id", format!("spoiled-{n}-{m}-{k}"));
                     match value {
@@ -303,7 +316,7 @@ pub async fn what_another_program_writes_stops_nothing(place: &Place) {
     assert!(target.server.terminate().await.success());
     let file = Connection::open(place.url.trim_start_matches("sqlite:")).unwrap();
     file.busy_timeout(PATIENCE).unwrap();
-    let (mut written, mut refused) = (0, 0);
+    let (share, mut written, mut refused) = (Share::of_cases(), 0, 0);
     for table in ["jobs", "settings", "semaphores", "schedules", "workers", "batches", "api_keys"] {
         let columns = columns(&file, table);
         assert!(!columns.is_empty(), "{table}");
@@ -317,7 +330,7 @@ pub async fn what_another_program_writes_stops_nothing(place: &Place) {
         let marks = vec!["?"; columns.len()].join(", ");
         for (n, row) in rows.iter().enumerate() {
             for m in 1..columns.len() {
-                for (k, cell) in cells().into_iter().enumerate() {
+                for (k, cell) in cells().into_iter().enumerate().filter(|(k, _)| share.has(n + m + k)) {
                     let mut row = row.clone();
                     row[0] = Cell::Text(format!("spoiled-{n}-{m}-{k}"));
                     row[m] = cell;

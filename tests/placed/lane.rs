@@ -113,7 +113,7 @@ fn far_environment(points: &std::path::Path, bug: &str) -> Vec<(&'static str, St
     vec![
         ("TAILBACK_BUG", bug.to_owned()),
         ("TAILBACK_MONGODB__DEADLINE_MS", deadline_ms.to_owned()),
-        ("TAILBACK_REAPER__INTERVAL_MS", "50".to_owned()),
+        ("TAILBACK_REAPER__INTERVAL_MS", "100".to_owned()),
         ("TAILBACK_WAIT__POLL_MS", "100".to_owned()),
         ("TAILBACK_LOG__FILTER", "error".to_owned()),
         ("TAILBACK_DEFAULTS__RETAIN_BATCH_MS", RETAIN_BATCH_MS.to_owned()),
@@ -145,7 +145,7 @@ impl Lane {
         let near: &[(&str, &str)] = &[
             ("TAILBACK_FAULTS", near_points.path().to_str().unwrap()),
             ("TAILBACK_MONGODB__DEADLINE_MS", "3000"),
-            ("TAILBACK_REAPER__INTERVAL_MS", "50"),
+            ("TAILBACK_REAPER__INTERVAL_MS", "100"),
             ("TAILBACK_LOG__FILTER", "error"),
             ("TAILBACK_DEFAULTS__RETAIN_BATCH_MS", RETAIN_BATCH_MS),
             ("TAILBACK_BUG", bug),
@@ -327,7 +327,7 @@ impl Lane {
         let end = story.now() + time;
         while story.now() < end {
             if self.work(story).await == 0 {
-                tokio::time::sleep(Duration::from_millis(25)).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
     }

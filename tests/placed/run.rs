@@ -13,7 +13,7 @@ use crate::answer::{Answer, ids, of_commit};
 use crate::case::{Case, Done, Found, Prep, Verb};
 use crate::common::fleet::kill_9;
 use crate::common::proxy::{Fault, Placed};
-use crate::common::server::PATIENCE;
+use crate::common::server::{PATIENCE, client};
 use crate::common::signal::{self, Signal};
 use crate::harm::{Harm, Moment};
 use crate::lane::{Lane, of_case};
@@ -22,7 +22,7 @@ use crate::story::{Outcome, SLACK, Story, judge};
 /// How long a fault is waited for.
 const MEETS: Duration = Duration::from_secs(6);
 /// How much longer than a short lease the rest goes on while the first server is away.
-const LONGER: Duration = Duration::from_millis(200);
+const LONGER: Duration = Duration::from_millis(250);
 /// How long a repeat is tried meanwhile.
 const REPEAT: Duration = Duration::from_millis(1500);
 /// Collections whose documents belong to a case by their `_id`.
@@ -116,7 +116,7 @@ impl<'a> World<'a> {
         self.settling = self.settle();
         let base = self.lane.far.base.clone();
         // A connection of its own, which is closed when the client leaves.
-        let http = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
+        let http = client();
         let recorder = self.lane.recorder.clone();
         let calling = tokio::spawn(async move { call.send(&recorder, &http, &base).await });
         if let Some(prompt) = self.case.prompt.clone() {
@@ -238,7 +238,7 @@ impl<'a> World<'a> {
                 return (vec![format!("not drained: {jobs:?}")], jobs);
             }
             if self.lane.work(&self.story).await == 0 {
-                sleep(Duration::from_millis(20)).await;
+                sleep(Duration::from_millis(40)).await;
             }
         }
     }
