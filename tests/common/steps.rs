@@ -77,6 +77,7 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(texts: &[String]) -> Self {
+        assert!(texts.iter().all(|text| !text.is_empty()), "an empty text is in every command");
         let texts = texts.iter().map(|text| Finder::new(text).into_owned());
         Self { texts: texts.collect(), ..Self::default() }
     }

@@ -367,7 +367,8 @@ impl Setup<'_> {
         }
     }
 
-    /// There is one secret: the one of the case before is spoiled, so that this case makes another.
+    /// There is one secret: the one of the case before is spoiled, so that this case makes another. All cases offer the same, so that their
+    /// outcomes can be compared; that one which can be read is not replaced is a case of `tests/conformance/access.rs`.
     async fn secret(&self) -> Call {
         let meta = self.database.collection::<Document>("meta");
         let spoiled = doc! { "$set": { "secret": &self.tag } };

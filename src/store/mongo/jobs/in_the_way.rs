@@ -13,14 +13,14 @@ use crate::store::mongo::stored::{RawId, Stored};
 /// Which part of a call's deadline it takes at most to make such jobs dead. A transaction that a killed server has left open may hold one
 /// of them, or its batch, for longer than any call takes.
 const PART: u32 = 5;
-/// Which part of a call's deadline it takes at most to begin the reads behind jobs that stay.
+/// Which part of a call's deadline it takes at most to begin the rounds of one queue.
 const READ_PART: u32 = 3;
-/// How often a call reads at most: each time past twice as many that stay.
+/// The most rounds: each reads past twice as many jobs that stay.
 const ROUNDS: u32 = 10;
-/// How many of them a call leaves out at most.
+/// How many of them are left out at most.
 const LEFT_OUT_MAX: usize = 2000;
 
-/// The reads of one call, each of which leaves out what stayed in the one before, and reads what is behind it instead.
+/// Reads of the first jobs of one queue, each of which leaves out what stayed in the one before, and reads what is behind it instead.
 pub struct Rounds {
     left_out: Vec<RawId>,
     known: usize,
@@ -41,7 +41,7 @@ impl Rounds {
         &self.left_out
     }
 
-    /// How many more jobs than the call wants the next read asks for: as many as have stayed in this call.
+    /// How many more jobs than are wanted the next read asks for: as many as have stayed so far.
     pub fn more(&self) -> usize {
         self.left_out.len() - self.known
     }
