@@ -1,4 +1,4 @@
-//! Documents and rows that another program wrote: each field of each kind of document with each of many wrong values. What
+//! Documents and rows that another program wrote: each field of each kind of document with many wrong values. What
 //! the database takes concerns itself only: the server starts, lists, and serves what is valid.
 
 use futures::TryStreamExt as _;
@@ -12,16 +12,22 @@ use super::target::{Target, judge};
 use crate::common::foreign::{foreign_ids, insert};
 use crate::common::server::{PATIENCE, Place, Server};
 
-/// Which of the wrong values each field gets: the suite gives it every third, and neighbours get others; `just hostile` gives it all.
-struct Share(usize);
+/// Which of the wrong values a field gets in one of several documents. The suite parts the values among three of them, so that the field
+/// gets each; `just hostile` gives it all of them in every document.
+struct Share {
+    parts: usize,
+    part: usize,
+}
 
 impl Share {
-    fn of_cases() -> Self {
-        Self(if std::env::var_os("TAILBACK_HOSTILE_CASES").is_some() { 1 } else { 3 })
+    /// Of this document, of so many that have the field.
+    fn of(document: usize, all: usize) -> Self {
+        let parts = if all < 3 || std::env::var_os("TAILBACK_HOSTILE_CASES").is_some() { 1 } else { 3 };
+        Self { parts, part: document % parts }
     }
 
-    fn has(&self, n: usize) -> bool {
-        n.is_multiple_of(self.0)
+    fn has(&self, value: usize) -> bool {
+        value % self.parts == self.part
     }
 }
 
@@ -246,7 +252,7 @@ pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
     let target = Target::start(&place.url).await;
     fill(&target.server).await;
     let database = mongodb::Client::with_uri_str(&place.url).await.unwrap().default_database().unwrap();
-    let (share, mut inserted, mut refused) = (Share::of_cases(), 0, 0);
+    let (mut inserted, mut refused) = (0, 0);
     for name in ["jobs", "queues", "semaphores", "schedules", "workers", "batches", "api_keys"] {
         let collection = database.collection::<Document>(name);
         let documents: Vec<Document> = collection.find(doc! {}).await.unwrap().try_collect().await.unwrap();
@@ -254,7 +260,9 @@ pub async fn what_another_program_inserts_stops_nothing(place: &Place) {
         for (n, document) in documents.iter().enumerate() {
             for (m, field) in document.keys().filter(|field| *field != "_id").enumerate() {
                 let values = wrong().into_iter().chain(foreign_values()).map(Some).chain([None]);
-                for (k, value) in values.enumerate().filter(|(k, _)| share.has(n + m + k)) {
+                let having = |some: &[Document]| some.iter().filter(|one| one.contains_key(field)).count();
+                let share = Share::of(having(&documents[..n]), having(&documents));
+                for (k, value) in values.enumerate().filter(|(k, _)| share.has(*k)) {
                     let mut document = document.clone();
                     document.insert("_id", format!("spoiled-{n}-{m}-{k}"));
                     match value {
@@ -316,7 +324,7 @@ pub async fn what_another_program_writes_stops_nothing(place: &Place) {
     assert!(target.server.terminate().await.success());
     let file = Connection::open(place.url.trim_start_matches("sqlite:")).unwrap();
     file.busy_timeout(PATIENCE).unwrap();
-    let (share, mut written, mut refused) = (Share::of_cases(), 0, 0);
+    let (mut written, mut refused) = (0, 0);
     for table in ["jobs", "settings", "semaphores", "schedules", "workers", "batches", "api_keys"] {
         let columns = columns(&file, table);
         assert!(!columns.is_empty(), "{table}");
@@ -329,8 +337,9 @@ pub async fn what_another_program_writes_stops_nothing(place: &Place) {
         assert!(!rows.is_empty(), "{table}");
         let marks = vec!["?"; columns.len()].join(", ");
         for (n, row) in rows.iter().enumerate() {
+            let share = Share::of(n, rows.len());
             for m in 1..columns.len() {
-                for (k, cell) in cells().into_iter().enumerate().filter(|(k, _)| share.has(n + m + k)) {
+                for (k, cell) in cells().into_iter().enumerate().filter(|(k, _)| share.has(*k)) {
                     let mut row = row.clone();
                     row[0] = Cell::Text(format!("spoiled-{n}-{m}-{k}"));
                     row[m] = cell;
