@@ -96,7 +96,7 @@ pub async fn a_stored_key_makes_keys_required(place: &Place) {
 fn tailback(place: &Place, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
     command.args(arguments).args(["--store", &place.url]).env("TAILBACK_LOG__FILTER", "warn");
-    command.env("TAILBACK_MONGODB__DEADLINE_MS", "30000").output().unwrap()
+    command.envs([UNHURRIED]).output().unwrap()
 }
 
 fn said(output: &Output) -> String {

@@ -8,8 +8,7 @@ use super::support::*;
 fn serve(place: &Place, environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
     command.args(["serve", "--listen", "0.0.0.0:0", "--store", &place.url]);
-    command.env("TAILBACK_LOG__FILTER", "warn").env("TAILBACK_MONGODB__DEADLINE_MS", "30000");
-    command.envs(environment.iter().copied());
+    command.env("TAILBACK_LOG__FILTER", "warn").envs([UNHURRIED]).envs(environment.iter().copied());
     command
 }
 

@@ -4,7 +4,7 @@ pub use reqwest::Method;
 pub use serde_json::{Value, json};
 
 use crate::common::contract;
-pub use crate::common::server::{Place, Server, until};
+pub use crate::common::server::{Place, Server, UNHURRIED, until};
 
 /// The admin key of the servers of these cases.
 pub const ADMIN: &str = "admin-key-of-the-cases-0123456789abcdef";

@@ -9,13 +9,11 @@ use serde_json::{Value, json};
 
 use crate::common::own_mongod::OwnMongod;
 use crate::common::rare_indexes::{RARE, make};
-use crate::common::server::{PATIENCE, Place, Server};
+use crate::common::server::{PATIENCE, Place, Server, UNHURRIED};
 
 pub fn tailback(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
-    command.args(arguments).env("TAILBACK_LOG__FILTER", "warn").stdin(Stdio::null());
-    // So that no command ends because the machine is busy.
-    command.env("TAILBACK_MONGODB__DEADLINE_MS", "30000");
+    command.args(arguments).env("TAILBACK_LOG__FILTER", "warn").envs([UNHURRIED]).stdin(Stdio::null());
     command
 }
 
