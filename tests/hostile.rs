@@ -63,7 +63,7 @@ async fn read_to_end(stream: &mut TcpStream) -> String {
 
 async fn still_serves(server: &Server) {
     let id = server.push("after", json!({"payload": 1})).await;
-    let jobs = server.reserve("after", json!({})).await;
+    let jobs = server.reserve("after", json!({"lease_ms": 600_000})).await;
     assert_eq!(jobs[0]["id"], id);
     assert_eq!(server.settle(&jobs[0], "commit", json!({})).await.0, 200);
 }
@@ -293,6 +293,7 @@ mod bytes {
         repeats_of_a_keyed_reserve_take_places_as_well
         no_request_hides_behind_another
         each_request_has_one_response
+        a_request_whose_body_nothing_reads_is_the_last_one
         a_peer_that_goes_on_takes_no_place_from_others
         a_place_that_is_free_is_given
         a_peer_has_its_share_of_the_connections

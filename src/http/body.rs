@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::budget::{Account, LARGE};
 use super::context::Context;
 use super::parse::parse;
+use super::peers::Share;
 use super::problem::{Code, Problem};
 use super::wire::{Refusal, TOO_LARGE};
 use super::{AppState, Limits, access};
@@ -117,7 +118,11 @@ async fn read_by<T>(
     let context = Context::of(&head.extensions);
     let refused = || context?.wire.as_ref()?.body_refused();
     let account = context.and_then(|context| context.account.as_deref());
-    let read = read(body, most, Pace::new(state.limits), refused, account).await?;
+    let enter = || match context.and_then(|context| Some((context.wire.as_ref()?, context.address()?))) {
+        Some((wire, address)) => wire.arriving.enter(address).map(Some).ok_or(TOO_MANY),
+        None => Ok(None),
+    };
+    let read = read(body, most, Pace::new(state.limits), refused, enter, account).await?;
     if read.bytes == 0 {
         still_granted(&head, state)?;
         return Ok(None);
@@ -200,9 +205,10 @@ async fn read(
     most: Most,
     mut pace: Pace,
     refused: impl FnOnce() -> Option<Refusal>,
+    enter: impl Fn() -> Result<Option<Share>, Refusal>,
     account: Option<&Account>,
 ) -> Result<Parts, Problem> {
-    let mut read = Parts::default();
+    let (mut read, mut share) = (Parts::default(), None);
     while !body.is_end_stream() {
         let late = |_| Problem::new(Code::RequestTimeout, TOO_SLOW);
         let Some(frame) = tokio::time::timeout_at(pace.deadline(), body.frame()).await.map_err(late)? else {
@@ -223,9 +229,19 @@ async fn read(
             account.came(data.len())?;
         }
         read.add(data);
+        // Most bodies come whole.
+        if share.is_none() && !body.is_end_stream() {
+            share = Some(enter().map_err(|Refusal { code, detail }| Problem::new(code, detail))?);
+        }
     }
     Ok(read)
 }
+
+/// What a peer gets of whose bodies so many are arriving that they could take the memory of others.
+const TOO_MANY: Refusal = Refusal {
+    code: Code::Overloaded,
+    detail: "the bodies of too many requests of this peer are still arriving (limits.memory_bytes)",
+};
 
 const TOO_SLOW: &str = "the body comes too slowly: 1 KiB a second at least, without long pauses (limits.body_pause_ms), \
      and the whole request in time (limits.request_ms)";
@@ -305,7 +321,11 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::http::peers::Peers;
 
     #[test]
     fn a_body_is_whole_whatever_chunks_it_came_in() {
@@ -315,5 +335,29 @@ mod tests {
             text.chunks(size).for_each(|chunk| parts.add(Bytes::copy_from_slice(chunk)));
             assert!(parts.bytes == text.len() && parts.whole() == text, "{size}");
         }
+    }
+
+    #[tokio::test]
+    async fn only_so_many_bodies_of_a_peer_may_come_in_parts() {
+        let peers = Arc::new(Peers::new(1, Vec::new()));
+        let pace = || {
+            let hour = Duration::from_secs(3600);
+            Pace::new(Limits { body_bytes: 100, body_pause: hour, request: hour })
+        };
+        let read = |body: axum::body::Body| {
+            let enter = || peers.enter([127, 0, 0, 1].into()).map(Some).ok_or(TOO_MANY);
+            read(body, Most::SMALL, pace(), || None, enter, None)
+        };
+        let parts = || {
+            let parts = ["{", "}"].map(|part| Ok::<_, Infallible>(Bytes::from_static(part.as_bytes())));
+            axum::body::Body::from_stream(futures::stream::iter(parts))
+        };
+        assert!(read(parts()).await.is_ok_and(|read| read.bytes == 2));
+        let open = peers.enter([127, 0, 0, 1].into());
+        assert!(open.is_some(), "the share was given back");
+        assert!(read(parts()).await.is_err());
+        assert!(read(axum::body::Body::from("{}")).await.is_ok(), "one that comes whole takes no share");
+        drop(open);
+        assert!(read(parts()).await.is_ok());
     }
 }

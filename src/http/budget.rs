@@ -5,6 +5,7 @@
 //!   is not refused, and is for the other half.
 //! - Responses may take a quarter. Pages beyond it are refused, and reserves get few jobs, but one at least. What they take
 //!   beyond it is not counted against requests: clients that read slowly must not keep others from pushing and committing.
+//! - One peer may have so many bodies arriving at once that small ones take a quarter of it.
 //! - While responses take all of their part, clients must read quickly ([`Budget::pace`]).
 
 use std::mem;
@@ -35,6 +36,10 @@ pub const FACTOR: usize = 3;
 const PAGES: usize = 2;
 /// The share of the memory that responses may take: one part of so many.
 const RESPONSES: usize = 4;
+/// The share of the memory that small bodies of one peer may take while they arrive: one part of so many.
+const ARRIVING: usize = 4;
+/// How many bodies of one peer may arrive at once at least.
+const ARRIVING_LEAST: usize = 64;
 /// How many bytes a second a client that the server waits for must read.
 const PACE: usize = 64 << 10;
 /// The same while responses take as much memory as they may.
@@ -159,6 +164,11 @@ impl Budget {
             pages: turns(PAGES),
             scans: turns(1),
         }))
+    }
+
+    /// Returns how many bodies of one peer may arrive at once: one that sends many slowly is to leave room for those of others.
+    pub fn arriving_max(&self) -> usize {
+        (self.0.limit / ARRIVING / SMALL).max(ARRIVING_LEAST)
     }
 
     /// Returns how many bytes are in use.

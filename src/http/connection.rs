@@ -16,6 +16,8 @@ pub struct Wire {
     pub address: IpAddr,
     /// What each peer has waiting for jobs.
     pub waiting: Arc<Peers>,
+    /// Of how many requests of each peer the body is still coming.
+    pub arriving: Arc<Peers>,
     /// Why a body was not read to its end.
     body: OnceLock<Refusal>,
     /// Which request is refused, counted from 1, and why.
@@ -28,10 +30,11 @@ pub struct Wire {
 
 impl Wire {
     /// Returns what is known of a new connection.
-    pub fn new(address: IpAddr, waiting: Arc<Peers>) -> Self {
+    pub fn new(address: IpAddr, waiting: Arc<Peers>, arriving: Arc<Peers>) -> Self {
         Self {
             address,
             waiting,
+            arriving,
             body: OnceLock::new(),
             refused: OnceLock::new(),
             requests: AtomicUsize::default(),

@@ -160,8 +160,10 @@ pub async fn serve<S, B>(
         tracing::warn!(%error, "cannot limit the buffers of connections");
     }
     let peers = Arc::new(Peers::new(options.connections_per_peer, options.trusted_proxies.clone()));
-    let waiting = Peers::new(waiting::may_wait(options.connections_per_peer), Vec::new());
-    let shared = Arc::new(Shared { options, budget, waiting: Arc::new(waiting) });
+    let of_each = |most: usize| Arc::new(Peers::new(most, Vec::new()));
+    let waiting = of_each(waiting::may_wait(options.connections_per_peer));
+    let arriving = of_each(budget.arriving_max());
+    let shared = Arc::new(Shared { options, budget, waiting, arriving });
     let follow = tls.clone().map(|tls| tokio::spawn(async move { tls.follow().await }));
     let (open, abort) = (TaskTracker::new(), CancellationToken::new());
     loop {
@@ -216,6 +218,8 @@ struct Shared {
     budget: Budget,
     /// What each peer has waiting for jobs.
     waiting: Arc<Peers>,
+    /// Of how many requests of each peer the body is still coming.
+    arriving: Arc<Peers>,
 }
 
 impl<S> Connection<S> {
@@ -252,8 +256,9 @@ impl<S> Connection<S> {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Self { service, shared } = self;
-        let Shared { options, budget, waiting } = &*shared;
-        let (wire, is_spare) = (Arc::new(Wire::new(marks.address, waiting.clone())), marks.is_spare);
+        let Shared { options, budget, waiting, arriving } = &*shared;
+        let wire = Arc::new(Wire::new(marks.address, waiting.clone(), arriving.clone()));
+        let is_spare = marks.is_spare;
         let within = |wait: Duration| if is_spare { wait.min(SPARE_WAIT) } else { wait };
         let (header_wait, write_wait) = (within(options.header_wait), within(options.write_wait));
         let stream = Stream::new(stream, options.bounds, write_wait, budget.clone(), wire.clone());

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRef, MatchedPath, Request};
-use axum::http::{Method, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
@@ -220,6 +220,9 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     if account.is_some() {
         Context::of_mut(request.extensions_mut()).account.clone_from(&account);
     }
+    // Nothing reads this body. Where the response has none either, hyper would take the next request, and so on, and keep the heads of
+    // all responses that the client does not read.
+    let is_last = request.method().is_safe() && !request.body().is_end_stream();
     let (method, uri) = (method_name(request.method()), request.uri().clone());
     let id = request_id::of(&request);
     let span = trace::of(&request, is_operational(uri.path()));
@@ -241,6 +244,9 @@ async fn respond(entry: Arc<Entry>, mut request: Request) -> Result<Response, In
     let in_flight = response.extensions_mut().remove::<access::InFlight>();
     response = request_id::scope(id.clone(), budget.count(response, is_to_be_lost, in_flight)).await;
     request_id::set_header(&id, &mut response);
+    if is_last {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     security::add(uri.path(), response.headers_mut());
     let matched = response.extensions_mut().remove::<MatchedPath>();
     let route = frequent.or(matched.as_ref().map(MatchedPath::as_str)).unwrap_or("none");

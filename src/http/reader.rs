@@ -118,7 +118,8 @@ mod tests {
     const WAIT: Duration = Duration::from_millis(800);
 
     fn reader(budget: &Budget) -> Reader {
-        let wire = Wire::new([127, 0, 0, 1].into(), Arc::new(Peers::new(1, Vec::new())));
+        let peers = Arc::new(Peers::new(1, Vec::new()));
+        let wire = Wire::new([127, 0, 0, 1].into(), peers.clone(), peers);
         Reader::new(WAIT, budget.clone(), Arc::new(wire))
     }
 

@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::access::Options;
 use super::peers::peer;
-use super::problem::Problem;
+use super::problem::{Code, Problem};
 use crate::job::{Caller, SecretHash, Timestamp};
 use crate::queue::Queues;
 
@@ -88,12 +88,15 @@ fn is_https(headers: &HeaderMap) -> bool {
     proto.is_some_and(|proto| proto.trim().trim_matches('"').eq_ignore_ascii_case("https"))
 }
 
+/// The source of a login, whose body is read only from one that is private.
 impl<S: Send + Sync> FromRequestParts<S> for Source {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let unknown = Self { client: IpAddr::from([0, 0, 0, 0]), is_private: false, is_encrypted: false };
-        Ok(parts.extensions.get().copied().unwrap_or(unknown))
+        let detail = "a login sends the key, and a browser keeps the cookie, over TLS or on the same machine only: put a \
+                      proxy that ends TLS in front, and name it in http.trusted_proxies";
+        let source = parts.extensions.get::<Self>().copied().filter(|source| source.is_private);
+        source.ok_or_else(|| Problem::new(Code::TlsRequired, detail))
     }
 }
 

@@ -70,7 +70,7 @@ impl Tls {
     /// Reads the files again whenever they change, for new connections; those that are open go on. Files that cannot be used,
     /// such as a certificate whose key is still to be written, change nothing.
     pub async fn follow(&self) {
-        let mut seen = self.read_of.clone();
+        let (mut seen, mut failed) = (self.read_of.clone(), None);
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let now = modified(&self.options.files);
@@ -81,12 +81,17 @@ impl Tls {
                 Ok(config) => {
                     *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
                     tracing::info!("the TLS certificate was read again");
+                    (seen, failed) = (now, None);
                 }
+                // What was in the way may go without a new time of the files, such as their owner: they are read until they can be.
                 Err(error) => {
-                    tracing::error!(error = format!("{error:#}"), "the new TLS certificate cannot be used")
+                    let text = format!("{error:#}");
+                    if failed.as_ref() != Some(&text) {
+                        tracing::error!(error = text, "the new TLS certificate cannot be used");
+                    }
+                    failed = Some(text);
                 }
             }
-            seen = now;
         }
     }
 }

@@ -82,6 +82,28 @@ pub async fn each_request_has_one_response(place: &Place) {
     still_serves(&server).await;
 }
 
+/// Else the heads of all responses would be kept for a client that does not read them: one connection could take all memory.
+pub async fn a_request_whose_body_nothing_reads_is_the_last_one(place: &Place) {
+    let server = Server::start(&place.url).await;
+    for (request, expects) in
+        [("HEAD /healthz", "expect: 100-continue\r\n"), ("HEAD /v1/queues", ""), ("GET /docs", "")]
+    {
+        let one = format!("{request} HTTP/1.1\r\n{HOST}{expects}content-length: 1\r\n\r\nx");
+        let answer = exchange(&server, one.repeat(2).as_bytes()).await;
+        assert_eq!(answer.matches("x-request-id:").count(), 1, "{request}: {answer}");
+        assert!(answer.contains("connection: close\r\n"), "{request}: {answer}");
+    }
+    // Without a body the connection goes on.
+    let one = format!("HEAD /healthz HTTP/1.1\r\n{HOST}\r\n");
+    let answer = exchange(
+        &server,
+        format!("{}{}", one.repeat(2), one.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n")).as_bytes(),
+    )
+    .await;
+    assert_eq!(answer.matches("x-request-id:").count(), 3, "{answer}");
+    still_serves(&server).await;
+}
+
 pub async fn a_peer_that_goes_on_takes_no_place_from_others(place: &Place) {
     let limits = &[
         ("TAILBACK_LIMITS__CONNECTIONS", "4"),
