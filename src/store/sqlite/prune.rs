@@ -1,6 +1,6 @@
 //! Deleting what has expired, in small steps.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Statement, params};
 
 use crate::job::{State, Timestamp};
 use crate::store::prune::{KEY_CHECKED_AGAIN_MS, holding, purged};
@@ -15,6 +15,8 @@ mod tests;
 
 /// How many bytes of payloads one call rewrites at most, give or take one job: to clear the mark of a job is to write its whole row.
 const REWRITTEN_BYTES: usize = 2 << 20;
+/// How many bytes of finished jobs one call deletes at most, give or take one job: the pages of a long payload are read to be freed.
+const DELETED_BYTES: usize = 8 << 20;
 
 /// Deletes up to so many records of one kind, and returns how many.
 type Forget = fn(&Tx<'_>, usize, Timestamp) -> Result<usize, Fault>;
@@ -87,20 +89,40 @@ fn forget_workers(db: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fa
 }
 
 fn forget_history(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
-    let mut forget = tx.prepare_cached(&format!(
-        "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs INDEXED BY jobs_purge_at \
-         WHERE purge_at <= ?1 AND state IN ({}) ORDER BY purge_at LIMIT ?2) RETURNING queue, state",
+    let mut finished = tx.prepare_cached(&format!(
+        "SELECT rowid, octet_length(payload) + coalesce(octet_length(payload_binary), 0) + coalesce(octet_length(result), 0) \
+         FROM jobs INDEXED BY jobs_purge_at WHERE purge_at <= ?1 AND state IN ({}) ORDER BY purge_at LIMIT ?2",
         words(purged()),
     ))?;
-    let mut rows = forget.query([now.millis(), row::signed(limit)])?;
-    let mut forgotten = 0;
-    while let Some(found) = rows.next()? {
-        if let Some(queue) = readable(row::parsed(found, 0, "queue"))? {
-            tx.leaves(&queue, row::state(found, 1)?, false);
+    let (rowids, _) = up_to(&mut finished, DELETED_BYTES, limit, now)?;
+    let mut forget = tx.prepare_cached("DELETE FROM jobs WHERE rowid = ?1 RETURNING queue, state")?;
+    for rowid in &rowids {
+        let mut rows = forget.query([rowid])?;
+        while let Some(found) = rows.next()? {
+            if let Some(queue) = readable(row::parsed(found, 0, "queue"))? {
+                tx.leaves(&queue, row::state(found, 1)?, false);
+            }
         }
-        forgotten += 1;
     }
-    Ok(forgotten)
+    Ok(rowids.len())
+}
+
+/// Returns the rowids that a statement finds, and how long these rows are in all: not many more bytes than so many.
+fn up_to(
+    statement: &mut Statement<'_>,
+    most: usize,
+    limit: usize,
+    now: Timestamp,
+) -> Result<(Vec<i64>, usize), Fault> {
+    let (mut rowids, mut bytes): (Vec<i64>, usize) = (Vec::new(), 0);
+    let mut rows = statement.query([now.millis(), row::signed(limit)])?;
+    while bytes < most
+        && let Some(found) = rows.next()?
+    {
+        rowids.push(found.get(0)?);
+        bytes = bytes.saturating_add(usize::try_from(found.get::<_, i64>(1)?).unwrap_or(0));
+    }
+    Ok((rowids, bytes))
 }
 
 /// The results of a batch go first, so that none is ever left without its batch.
@@ -131,16 +153,8 @@ pub const PASSED_MARKS: &str = "SELECT rowid, octet_length(payload) + coalesce(o
 
 /// Clears due marks that have passed, and returns how many, if there may be more.
 fn wipe_marks(tx: &Tx<'_>, limit: usize, now: Timestamp) -> Result<usize, Fault> {
-    let (mut rowids, mut bytes): (Vec<i64>, usize) = (Vec::new(), 0);
     let mut passed = tx.prepare_cached(PASSED_MARKS)?;
-    let mut rows = passed.query([now.millis(), row::signed(limit)])?;
-    while bytes < REWRITTEN_BYTES
-        && let Some(found) = rows.next()?
-    {
-        rowids.push(found.get(0)?);
-        bytes = bytes.saturating_add(usize::try_from(found.get::<_, i64>(1)?).unwrap_or(0));
-    }
-    drop(rows);
+    let (rowids, bytes) = up_to(&mut passed, REWRITTEN_BYTES, limit, now)?;
     let mut wipe = tx.prepare_cached("UPDATE jobs SET due = NULL WHERE rowid = ?1 RETURNING queue")?;
     for rowid in &rowids {
         let mut rows = wipe.query([rowid])?;

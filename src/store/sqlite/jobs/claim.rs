@@ -54,6 +54,10 @@ fn claim_from(
     if tx.is_filled() {
         return Ok(Given { is_cut: true, ..Given::default() });
     }
+    // What the limit does not allow is not read.
+    if admission::is_limited(queue, std::iter::empty(), rules) {
+        return claim_limited::claim(tx, asks, rules, now);
+    }
     let wanted = asks.iter().map(|ask| ask.count).sum();
     let Heads { jobs: heads, rest } = heads(tx, queue, wanted, *pop, rules, now)?;
     if admission::is_limited(queue, heads.iter().map(|found| &found.job.meta), rules) {

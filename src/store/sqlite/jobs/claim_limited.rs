@@ -15,7 +15,7 @@ use crate::store::sqlite::jobs::row::{self, Found};
 use crate::store::sqlite::semaphores;
 use crate::store::sqlite::tx::Tx;
 
-/// How many jobs are read at once at least.
+/// How many jobs are read at once at least behind some that were blocked.
 const CHUNK: usize = 64;
 /// How many jobs one transaction blocks at most, give or take a chunk: others wait for the writer, too.
 const BLOCKED_MAX: usize = 2000;
@@ -52,7 +52,8 @@ pub fn claim(tx: &Tx<'_>, asks: &[&ClaimAsk], rules: &Rules, now: Timestamp) -> 
     let most = allowance.most(asks.iter().map(|ask| ask.count).sum());
     let (mut granted, mut blocked) = (0, 0);
     while granted < most {
-        let chunk = (most - granted).max(CHUNK);
+        let left = most - granted;
+        let chunk = if blocked == 0 { left } else { left.max(CHUNK) };
         let Heads { jobs: found, rest } = heads(tx, &first.queue, chunk, first.pop, rules, now)?;
         let read = found.len();
         let names = found.iter().flat_map(|found| &found.job.meta.semaphores);

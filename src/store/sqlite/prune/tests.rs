@@ -63,3 +63,17 @@ async fn marks_of_jobs_with_long_payloads_are_cleared_a_few_at_a_time() {
     let store = come_due(payloads).await;
     assert_eq!(rounds(&store).await, 4, "of two jobs each");
 }
+
+#[tokio::test]
+async fn finished_jobs_with_long_payloads_are_deleted_a_few_at_a_time() {
+    let long = Payload::parse(&format!("\"{}\"", "x".repeat((1 << 20) - 2))).unwrap();
+    let store = come_due(vec![long.into(); 20]).await;
+    rounds(&store).await;
+    let end = store.writer.run(|tx, _| Ok(tx.execute("UPDATE jobs SET state = 'done', purge_at = 1", [])?));
+    assert_eq!(end.await.unwrap(), 20);
+    let mut steps = Vec::new();
+    while let deleted @ 1.. = store.prune(1000).await.unwrap() {
+        steps.push(deleted);
+    }
+    assert_eq!(steps, [8, 8, 4]);
+}
