@@ -10,13 +10,14 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::mongod::drop_database;
-use common::server::{PATIENCE, Place, Server, until};
+use common::server::{PATIENCE, Place, Server, UNHURRIED, until};
 use serde_json::{Value, json};
 
 /// A copy that runs or has run.
 fn migrate(from: &str, to: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
-    command.args(["migrate", "--from", from, "--to", to]).env("TAILBACK_LOG__FILTER", "warn");
+    command.args(["migrate", "--from", from, "--to", to]);
+    command.env("TAILBACK_LOG__FILTER", "warn").envs([UNHURRIED]);
     command
 }
 
@@ -121,7 +122,7 @@ async fn begin_batch(server: &Server) -> String {
     });
     let (status, batch) = server.post("/v1/batches", body).await;
     assert_eq!(status, 201, "{batch}");
-    let job = server.reserve("batched", json!({})).await.remove(0);
+    let job = server.reserve("batched", json!({"lease_ms": 600_000})).await.remove(0);
     assert_eq!(server.settle(&job, "commit", json!({"result": {"rows": 1}})).await.0, 200);
     format!("/v1/batches/{}", batch["id"].as_str().unwrap())
 }
@@ -416,6 +417,26 @@ async fn a_target_with_another_batch_is_refused(from: &Place, to: &Place) {
     assert_ne!(server.get("/v1/queues/plain").await.1["max_attempts"], 3, "no setting was written");
 }
 
+/// A server that has run on the target has left a secret there, by which no token of the source is good.
+async fn held_jobs_need_their_secret(from: &Place, to: &Place) {
+    let mut server = Server::start(&from.url).await;
+    set(&server, "plain", json!({"max_attempts": 3})).await;
+    let held = taken(&server, "plain", json!({"payload": 1})).await;
+    assert!(server.terminate().await.success());
+    assert!(Server::start(&to.url).await.terminate().await.success());
+    let (code, told) = refused(&from.url, &to.url).await;
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains(held["id"].as_str().unwrap()) && told.contains("nothing was written"), "{told}");
+    let mut server = Server::start(&to.url).await;
+    assert_ne!(server.get("/v1/queues/plain").await.1["max_attempts"], 3, "no setting was written");
+    assert!(server.terminate().await.success());
+    // As the error advises: without reserved jobs it may keep its secret.
+    let mut server = Server::start(&from.url).await;
+    assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
+    assert!(server.terminate().await.success());
+    copy(from, to).await;
+}
+
 async fn a_server_on_a_file_is_in_the_way(from: &Place, to: &Place) {
     let server = Server::start(&from.url).await;
     let (code, told) = refused(&from.url, &to.url).await;
@@ -461,12 +482,12 @@ macro_rules! from_to {
 from_to! { mongo_to_sqlite, mongo, sqlite:
     everything_arrives what_serves_retries_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
     a_target_with_other_jobs_is_refused a_target_with_another_schedule_is_refused
-    a_target_with_another_key_is_refused a_target_with_another_batch_is_refused
+    a_target_with_another_key_is_refused a_target_with_another_batch_is_refused held_jobs_need_their_secret
 }
 from_to! { sqlite_to_mongo, sqlite, mongo:
     everything_arrives what_serves_retries_arrives an_interrupted_copy_is_completed a_tampered_target_is_reported
     a_target_with_other_jobs_is_refused a_target_with_another_schedule_is_refused
-    a_target_with_another_key_is_refused a_target_with_another_batch_is_refused
+    a_target_with_another_key_is_refused a_target_with_another_batch_is_refused held_jobs_need_their_secret
     a_server_on_a_file_is_in_the_way
 }
 from_to! { sqlite_to_sqlite, sqlite, sqlite:

@@ -6,8 +6,8 @@ use anyhow::bail;
 
 use super::verify::Verdict;
 use super::with_retries;
-use crate::job::{ApiKey, ApiKeyId};
-use crate::store::{Store, UnreadableKey};
+use crate::job::{ApiKey, ApiKeyId, Filter, Visible};
+use crate::store::{Store, UnreadableKey, listed_id};
 
 type All = BTreeMap<ApiKeyId, ApiKey>;
 
@@ -47,16 +47,33 @@ pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Res
     }
 }
 
-/// Copies the keys and the secret.
-pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+/// Copies the secret; to be called before anything else is written. Where the target has a secret of its own, nothing is, and this fails
+/// if a job of the source is reserved: at the target its token would be refused, and its work be done twice.
+pub(super) async fn copy_secret(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
     let fresh = rand::random();
     let secret = with_retries(async || source.token_secret(fresh).await).await?;
-    if with_retries(async || target.token_secret(secret).await).await? != secret {
-        tracing::warn!(
-            "a server has run on the target, which has a secret of its own: where keys are required, the tokens of jobs \
-             that are reserved now will be refused"
+    if with_retries(async || target.token_secret(secret).await).await? == secret {
+        return Ok(());
+    }
+    let reserved = Filter { states: vec![Visible::Reserved], ..Filter::default() };
+    let held = with_retries(async || source.find(&reserved, None, 1).await).await?;
+    if let Some(job) = held.first() {
+        bail!(
+            "a server has run on the target, which has a secret of its own: the tokens of jobs that are reserved in the \
+             source, such as {id}, would be refused there; nothing was written. Start with an empty target on which no \
+             server has run, or start a server on the source and end the reserved jobs first",
+            id = listed_id(job)
         );
     }
+    tracing::warn!(
+        "a server has run on the target, which has a secret of its own: repeats of commits and other calls with tokens of \
+         the source will be refused, and sessions of the dashboard end"
+    );
+    Ok(())
+}
+
+/// Copies the keys.
+pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
     let there = all(target, "target").await?;
     for key in with_retries(async || source.api_keys().await).await?.keys {
         if !there.contains_key(&key.id) {

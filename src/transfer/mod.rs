@@ -7,7 +7,8 @@
 //!
 //! Copied are the settings with their versions, the API keys, the keys of jobs, the semaphores, the batches with their results, the jobs
 //! with their ids, states, tokens, deadlines, errors, trails and history, and the schedules with their next occurrence
-//! and their last runs; also what lives for a while: receipts, reserves with an `Idempotency-Key` and what other calls with one were
+//! and their last runs; the secret of tokens (a target that has its own keeps it, and is refused while a job of the source is reserved);
+//! also what lives for a while: receipts, reserves with an `Idempotency-Key` and what other calls with one were
 //! answered, so that retries are answered as before, and the deliveries that a `rate` counts. Not copied are the audit, the figures of the past, operations over many
 //! jobs (none may be under way), and workers: each is known again after its next heartbeat, and until then keeps its jobs for their leases.
 //!
@@ -72,6 +73,7 @@ pub async fn copy(
     keys::check(source, target, progress).await?;
     batches::check(source, target).await?;
     memos::check(source, target).await?;
+    access::copy_secret(source, target).await?;
     copy_settings(source, target).await?;
     access::copy(source, target).await?;
     keys::copy(source, target, progress).await?;
