@@ -28,6 +28,12 @@ const NEVER: &str = "never";
 const NO_JOBS: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n{\"jobs\":[]}";
 
+/// An answer with this status and this body, after which the connection is closed.
+fn refusal(status: &str, body: &str) -> &'static str {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}").leak()
+}
+
 /// Passes connections on to a server. The first requests whose heads begin so are answered with these instead, one after the other.
 /// Returns the address, and how many such requests there were.
 async fn answering(to: &str, begins: &'static str, answers: Vec<&'static str>) -> (String, Arc<AtomicUsize>) {
@@ -216,6 +222,88 @@ async fn a_repeat_without_a_job_does_not_say_that_there_is_none() {
         assert_eq!(told(&done)[0]["outcome"], "committed", "{done:?}");
         assert!(asked.load(Ordering::SeqCst) > 2, "{done:?}");
     }
+}
+
+/// What its call had reserved may have gone back before the repeat, which brings nothing then.
+#[tokio::test]
+async fn a_drain_that_was_stopped_has_not_drained() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    server.push("halted", json!({"payload": 1})).await;
+    for option in ["--drain", "--once"] {
+        let notes = Notes::new();
+        let (base, asked) =
+            answering(&server.base, "POST /v1/queues/halted/reserve", vec![NEVER, NO_JOBS]).await;
+        let worker = Beside::start(work(&base, &notes, &["halted", option], "exit 0"));
+        until("it has asked", || async { asked.load(Ordering::SeqCst) > 0 }).await;
+        worker.signal(Signal::SIGTERM);
+        worker.done().await.with(1);
+    }
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_the_limit_of_its_key() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let body = r#"{"code": "key-limited", "retryable": true, "retry_after_ms": 50}"#;
+    let limited = refusal("429 Too Many Requests", body);
+    for option in ["--drain", "--once"] {
+        let notes = Notes::new();
+        server.push("limited", json!({"payload": 1})).await;
+        let (base, _) = answering(&server.base, "POST /v1/queues/limited/reserve", vec![limited; 3]).await;
+        let done = finish(work(&base, &notes, &["limited", option], "exit 0")).await.with(0);
+        assert_eq!(told(&done)[0]["outcome"], "committed", "{done:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_of_which_something_is_refused_for_good_is_rolled_back() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    // By a proxy, each time; and once by a server that takes no such delay.
+    let too_large = vec![refusal("413 Content Too Large", "<html>"); 20];
+    let invalid = vec![refusal("422 Unprocessable Content", r#"{"code": "invalid-field"}"#)];
+    for (verb, script, answers, reason) in [
+        ("commit", "exit 0", too_large, "it cannot be committed"),
+        ("rollback", "exit 75", invalid, "put_off was refused"),
+    ] {
+        let backoff = json!({"kind": "fixed", "base_ms": 600_000});
+        let id = server.push(verb, json!({"payload": 1, "backoff": backoff})).await;
+        let begins = format!("POST /v1/jobs/{id}/{verb}").leak();
+        let (base, _) = answering(&server.base, begins, answers).await;
+        let done = finish(work(&base, &notes, &[verb, "--once"], script)).await.with(1);
+        let told = told(&done);
+        assert_eq!(told[0]["outcome"], "rolled_back", "{done:?}");
+        assert!(told[0]["reason"].as_str().unwrap().contains(reason), "{done:?}");
+        let job = server.get(&format!("/v1/jobs/{id}")).await.1;
+        assert_eq!((job["state"].as_str(), job["attempt"].as_u64()), (Some("scheduled"), Some(1)), "{job}");
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_was_started_with_nohup_outlives_its_terminal() {
+    let place = Place::sqlite().await;
+    let server = Server::start(&place.url).await;
+    let notes = Notes::new();
+    let plain = work(&server.base, &notes, &["hup"], "echo $$ > own.$(cat)");
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
+    command.current_dir(notes.0.path()).stdin(std::process::Stdio::null());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    server.push("hup", json!({"payload": 1})).await;
+    let worker = Beside::start(command);
+    notes.until("own.1").await;
+    worker.signal(Signal::SIGHUP);
+    server.push("hup", json!({"payload": 2})).await;
+    notes.until("own.2").await;
+    worker.signal(Signal::SIGTERM);
+    worker.done().await.with(0);
 }
 
 #[tokio::test]

@@ -114,17 +114,19 @@ impl Crew {
             // One repeat for an answer that was lost; further ones only where heartbeats go on, and would keep what it had.
             let was_in_doubt = in_doubt.is_some();
             let is_unsent = matches!(failure, Failure::Unconnected(_));
-            let is_enough = is_short && (is_unsent || was_in_doubt) && self.running.is_empty();
+            // The limit passes: jobs may be ready all the same.
+            let is_limited = is_limited(&failure);
+            let is_enough = is_short && !is_limited && (is_unsent || was_in_doubt) && self.running.is_empty();
             if is_never(&failure) || is_enough {
                 return Err(failure);
             }
-            if !is_unsent {
+            if !is_unsent && !is_limited {
                 in_doubt.get_or_insert(tried_at);
             }
-            if !is_short || was_in_doubt {
+            if !is_short || was_in_doubt || is_limited && pause > FIRST_PAUSE {
                 self.shared.note_away(&failure);
             }
-            self.pause(pause.max(retry_after(&failure))).await;
+            self.pause(wait_after(&failure, pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
@@ -151,7 +153,9 @@ impl Crew {
             match self.shared.reserve(&asked.call.clone().within(patience)).await {
                 Ok(jobs) => {
                     let times = Times { asked: tried_at, since: Instant::now() };
-                    return Answer { jobs, times: Some(times) };
+                    // Without jobs it does not say that none is ready: what the call had reserved may have gone back since.
+                    let times = (!jobs.is_empty()).then_some(times);
+                    return Answer { jobs, times };
                 }
                 Err(failure) if is_never(&failure) => return Answer::default(),
                 Err(_) => {}
@@ -168,18 +172,30 @@ impl Crew {
         }
     }
 
-    /// Waits a while, or until the worker stops.
+    /// Waits so long, or until the worker stops.
     async fn pause(&mut self, pause: Duration) {
         tokio::select! {
-            () = sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
+            () = sleep(pause) => {}
             _ = self.phase.wait_for(|phase| *phase != Phase::Working) => {}
         }
     }
 }
 
+/// Returns how long is waited after a failure: not less than its `Retry-After`, and not as long as others wait.
+fn wait_after(failure: &Failure, pause: Duration) -> Duration {
+    retry_after(failure) + pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+}
+
 fn retry_after(failure: &Failure) -> Duration {
     let Failure::Problem(problem) = failure else { return Duration::ZERO };
     Duration::from_millis(problem.retry_after_ms().unwrap_or(0)).min(PAUSE_MAX)
+}
+
+/// Returns whether a limit on calls has refused this one, which has reserved nothing then. Such a limit passes within seconds, not so
+/// that of the configuration (`limit-reached`).
+fn is_limited(failure: &Failure) -> bool {
+    matches!(failure, Failure::Problem(problem)
+        if problem.status == 429 && problem.word() != "limit-reached")
 }
 
 /// Returns whether a server of ours has said that it will not take the same call later either. Whatever else answers may be a proxy
@@ -215,5 +231,29 @@ mod tests {
         }
         assert!(!is_never(&Failure::Failed("the server's answer is not understood".to_owned())));
         assert!(!is_never(&Failure::Unreachable(String::new())));
+    }
+
+    #[test]
+    fn no_call_is_made_again_before_its_retry_after() {
+        let body = r#"{"code": "key-limited", "retryable": true, "retry_after_ms": 1000}"#;
+        let limited = Failure::Problem(Box::new(Problem::new(429, body.as_bytes())));
+        let second = Duration::from_secs(1);
+        for _ in 0..1000 {
+            let waited = wait_after(&limited, FIRST_PAUSE);
+            assert!((second + FIRST_PAUSE / 2..=second + FIRST_PAUSE).contains(&waited), "{waited:?}");
+        }
+    }
+
+    #[test]
+    fn only_limits_on_calls_are_waited_for() {
+        for (status, body, is_so) in [
+            (429, r#"{"code": "key-limited"}"#, true),
+            (429, "<html>", true),
+            (429, r#"{"code": "limit-reached"}"#, false),
+            (503, r#"{"code": "overloaded"}"#, false),
+        ] {
+            let failure = Failure::Problem(Box::new(Problem::new(status, body.as_bytes())));
+            assert_eq!(is_limited(&failure), is_so, "{status} {body}");
+        }
     }
 }

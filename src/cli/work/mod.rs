@@ -47,7 +47,7 @@ pub struct Work {
     #[arg(long, value_name = "SPAN", value_parser = span)]
     timeout: Option<Duration>,
     /// For how long exit code 75 puts a job off
-    #[arg(long, value_name = "SPAN", value_parser = span, default_value = "30s")]
+    #[arg(long, value_name = "SPAN", value_parser = put_off, default_value = "30s")]
     put_off: Duration,
     /// How long commands may go on after SIGTERM or SIGINT, before they are stopped and their jobs given back
     #[arg(long, value_name = "SPAN", value_parser = span, default_value = "30s")]
@@ -72,6 +72,14 @@ pub struct Work {
 fn lease(text: &str) -> Result<Duration, String> {
     let lease = span(text)?;
     if lease < Duration::from_secs(1) { Err("it must be 1s or more".to_owned()) } else { Ok(lease) }
+}
+
+/// The longest time for which the server puts a job off.
+const PUT_OFF_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+fn put_off(text: &str) -> Result<Duration, String> {
+    let put_off = span(text)?;
+    if put_off > PUT_OFF_MAX { Err("it must be 365d or less".to_owned()) } else { Ok(put_off) }
 }
 
 /// The server takes names of 128 bytes; the process adds its own end.
@@ -165,15 +173,17 @@ enum Phase {
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
-    hang_up: tokio::signal::unix::Signal,
+    /// None where it is ignored.
+    hang_up: Option<tokio::signal::unix::Signal>,
 }
 
 impl Signals {
     fn listen() -> Result<Self, Failure> {
+        let hang_up = if is_hang_up_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
+            hang_up,
         })
     }
 
@@ -181,7 +191,57 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
-            _ = self.hang_up.recv() => {}
+            () = received(&mut self.hang_up) => {}
         }
+    }
+}
+
+/// Waits for this signal; without one, for ever.
+async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns whether this process was started with SIGHUP ignored, as `nohup` does: to listen to it would end the worker with its terminal.
+/// Not where the system does not show that.
+fn is_hang_up_ignored() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hang_up(&status))
+}
+
+/// Returns whether a process with this status ignores SIGHUP, which is the lowest bit of the signals.
+fn ignores_hang_up(status: &str) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    ignored.is_some_and(|bits| bits & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_put_off_for_a_year_at_most() {
+        assert_eq!(put_off("365d"), Ok(PUT_OFF_MAX));
+        for wrong in ["366d", "60w", "8760h1ms", "soon"] {
+            assert!(put_off(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn it_is_read_whether_sighup_is_ignored() {
+        for (bits, is_so) in [
+            ("0000000000000001", true),
+            ("0000000000001001", true),
+            ("0000000000001000", false),
+            ("x", false),
+        ] {
+            let status = format!("Name:\ttailback\nSigBlk:\t0000000000000001\nSigIgn:\t{bits}\nSigCgt:\t0\n");
+            assert_eq!(ignores_hang_up(&status), is_so, "{bits}");
+        }
+        assert!(!ignores_hang_up(""));
     }
 }

@@ -144,8 +144,7 @@ impl Settle {
                 return Err(Unsent { settle, failure });
             }
             if is_refused {
-                // Such as a result that the server does not take.
-                settle = Self::failed(format!("it cannot be committed: {failure}"));
+                settle = settle.instead(&failure);
                 continue;
             }
             if failure.is_passing() {
@@ -164,9 +163,25 @@ impl Settle {
         }
     }
 
-    /// Returns whether the server has said that it will not take this of the job.
+    /// Returns whether the server has said that it will take nothing of the job, however little is said.
     pub fn is_refused_by(&self, failure: &Failure) -> bool {
-        is_final(failure) || is_refused(failure) && self.verb == "rollback"
+        is_final(failure) || is_refused(failure) && self.is_bare()
+    }
+
+    /// Returns whether this is a rollback, and nothing else is said.
+    fn is_bare(&self) -> bool {
+        self.verb == "rollback" && self.body.json() == "{}"
+    }
+
+    /// Returns what is said where this is refused. A job for which the server takes nothing would stay with this worker, whose
+    /// heartbeats extend it.
+    fn instead(&self, failure: &Failure) -> Self {
+        if self.verb == "commit" {
+            // Such as a result that is too large.
+            return Self::failed(format!("it cannot be committed: {failure}"));
+        }
+        let reason = bounded(format!("{}; {} was refused: {failure}", self.reason, self.outcome));
+        Self { verb: "rollback", body: Body::default(), outcome: "rolled_back", reason }
     }
 
     fn call(&self, id: &str, reservation: &str) -> Call {
@@ -178,17 +193,18 @@ impl Settle {
 
 /// Says something of a job for which the worker does not wait any more, until the server has answered: as long as it counts the job
 /// as this worker's, the worker's heartbeats keep it reserved.
-pub async fn let_go(client: Client, id: String, reservation: String, settle: Settle, printer: Printer) {
-    let call = settle.call(&id, &reservation);
+pub async fn let_go(client: Client, id: String, reservation: String, mut settle: Settle, printer: Printer) {
     let mut pause = Duration::from_millis(200);
     loop {
+        let call = settle.call(&id, &reservation);
         match client.call(&call).await {
             Ok(_) if settle.verb == "commit" => {
                 printer.note(&format!("{} is not lost: it was committed after all", shown(&id)));
                 return;
             }
             Ok(_) => return,
-            Err(failure) if is_final(&failure) || is_refused(&failure) => return,
+            Err(failure) if settle.is_refused_by(&failure) => return,
+            Err(failure) if is_refused(&failure) => settle = settle.instead(&failure),
             Err(_) => sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await,
         }
         pause = (pause * 2).min(PARTING / 2);
@@ -202,11 +218,11 @@ async fn leaves(phase: &mut watch::Receiver<Phase>) {
     }
 }
 
-/// Returns whether a server of ours has refused what was said, and will each time. Anything else may pass: a proxy that is being
-/// restarted, a key that is being replaced.
+/// Returns whether what was said is refused, and will be each time: by a server of ours, or for its size, which a proxy may limit as
+/// well. Anything else may pass: a proxy that is being restarted, a key that is being replaced.
 fn is_refused(failure: &Failure) -> bool {
-    matches!(failure, Failure::Problem(problem)
-        if matches!(problem.status, 400 | 413 | 422) && !problem.word().is_empty())
+    let Failure::Problem(problem) = failure else { return false };
+    problem.status == 413 || matches!(problem.status, 400 | 422) && !problem.word().is_empty()
 }
 
 /// Returns the end of a text that is too long: the last words say most.
@@ -232,7 +248,10 @@ mod tests {
         for (status, body, is_so) in [
             (413, ours, true),
             (422, ours, true),
-            (413, "<html>", false),
+            (413, "<html>", true),
+            (413, "", true),
+            (400, "<html>", false),
+            (422, "", false),
             (401, ours, false),
             (403, ours, false),
             (404, "<html>", false),
@@ -241,6 +260,19 @@ mod tests {
             let failure = Failure::Problem(Box::new(Problem::new(status, body.as_bytes())));
             assert_eq!(is_refused(&failure), is_so, "{status} {body}");
         }
+    }
+
+    #[test]
+    fn what_is_refused_is_said_with_less_until_it_is_a_rollback_alone() {
+        let failure = Failure::Problem(Box::new(Problem::new(413, b"<html>")));
+        let body = Body::default().raw("result", Some(1));
+        let commit = Settle { verb: "commit", body, outcome: "committed", reason: String::new() };
+        let rollback = commit.instead(&failure);
+        assert_eq!((rollback.verb, rollback.is_bare()), ("rollback", false), "{rollback:?}");
+        let bare = rollback.instead(&failure);
+        assert!(bare.is_bare() && bare.reason.contains("it cannot be committed"), "{bare:?}");
+        let refused = [&commit, &rollback, &bare].map(|settle| settle.is_refused_by(&failure));
+        assert_eq!(refused, [false, false, true]);
     }
 
     #[test]
