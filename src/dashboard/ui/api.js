@@ -1,6 +1,5 @@
 // The public API, and nothing else: whatever this page does, curl can do.
 
-import { remember } from './bounded.js';
 import { user } from './session.js';
 
 /**
@@ -18,6 +17,14 @@ const SAID = {
   503: 'The server cannot be reached at the moment (503).',
   504: 'The server took too long to respond (504).',
 };
+
+/** An error that the server does not explain. @param {number} status @param {boolean} changes whether it may be done all the same */
+function unexplained(status, changes) {
+  // What a proxy has not is not what the server has not.
+  if ([403, 404, 410].includes(status)) return new Problem(502, { detail: `A proxy returned ${status} in place of the server.` });
+  const isUnknown = changes && [0, 502, 504].includes(status);
+  return new Problem(status, isUnknown ? { detail: `${SAID[status]} It may be done all the same: look before you repeat it.` } : null);
+}
 
 /** An error that the server explains (RFC 9457), or that it could not be reached (`status` 0). */
 export class Problem extends Error {
@@ -76,14 +83,16 @@ export function query(at, params) {
 const GET_MS = 30_000;
 const LARGE_MS = 180_000;
 
+/** @typedef {{body?: any, raw?: BodyInit, type?: string, headers?: Record<string, string>, signal?: AbortSignal, changes?: boolean}} Options */
+
 /**
- * Sends a request. `body` is sent as JSON; `raw` as it is.
+ * Sends a request. `body` is sent as JSON; `raw` as it is. `changes`: whether it may change something.
  * @param {string} method
  * @param {string} at
- * @param {{body?: any, raw?: BodyInit, type?: string, headers?: Record<string, string>, signal?: AbortSignal}} [options]
+ * @param {Options} [options]
  * @returns {Promise<Response>}
  */
-export async function send(method, at, { body, raw, type = 'application/json', headers = {}, signal } = {}) {
+export async function send(method, at, { body, raw, type = 'application/json', headers = {}, signal, changes = method !== 'GET' } = {}) {
   const content = raw ?? (body === undefined ? undefined : JSON.stringify(body));
   /** @type {Response} */
   let response;
@@ -97,7 +106,7 @@ export async function send(method, at, { body, raw, type = 'application/json', h
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Problem(0, null);
+    throw unexplained(0, changes);
   }
   if (response.ok) return response;
   let problem = null;
@@ -107,10 +116,22 @@ export async function send(method, at, { body, raw, type = 'application/json', h
     /* not from us: a proxy */
   }
   if (response.status === 401 && !(method === 'POST' && at === path('session'))) unauthorized();
-  const failed = new Problem(response.status, problem);
+  const failed = problem?.code === undefined ? unexplained(response.status, changes) : new Problem(response.status, problem);
   const seconds = Number(response.headers.get('retry-after'));
   if (seconds > 0) failed.retryAfterMs = 1000 * seconds;
   throw failed;
+}
+
+/** Sends a request, and returns what the response says. @param {string} method @param {string} at @param {Options} [options] @returns {Promise<any>} */
+export async function answerOf(method, at, options = {}) {
+  const response = await send(method, at, options);
+  try {
+    return await response.json();
+  } catch (error) {
+    // It is cut off midway.
+    if (options.signal?.aborted) throw error;
+    throw unexplained(0, options.changes ?? method !== 'GET');
+  }
 }
 
 /** @param {string} at @param {AbortSignal} [signal] @returns {Promise<any>} */
@@ -139,23 +160,23 @@ export function getText(at, signal) {
 }
 
 /** @param {string} at @param {any} [body] @param {Record<string, string>} [headers] @returns {Promise<any>} */
-export async function post(at, body, headers) {
-  return (await send('POST', at, { body, headers })).json();
+export function post(at, body, headers) {
+  return answerOf('POST', at, { body, headers });
 }
 
 /** @param {string} at @param {any} body @param {Record<string, string>} [headers] @returns {Promise<any>} */
-export async function put(at, body, headers) {
-  return (await send('PUT', at, { body, headers })).json();
+export function put(at, body, headers) {
+  return answerOf('PUT', at, { body, headers });
 }
 
 /** A merge patch. @param {string} at @param {any} body @param {Record<string, string>} [headers] @returns {Promise<any>} */
-export async function patch(at, body, headers) {
-  return (await send('PATCH', at, { body, type: 'application/merge-patch+json', headers })).json();
+export function patch(at, body, headers) {
+  return answerOf('PATCH', at, { body, type: 'application/merge-patch+json', headers });
 }
 
 /** @param {string} at @param {any} [body] @returns {Promise<any>} */
-export async function del(at, body) {
-  return (await send('DELETE', at, { body })).json();
+export function del(at, body) {
+  return answerOf('DELETE', at, { body });
 }
 
 /** A key for a call that must not happen twice. */
@@ -175,33 +196,6 @@ export function attempts() {
     last = call;
     return key;
   };
-}
-
-/** The keys of calls that were not answered, and when they were made or that was known. @type {Map<string, {key: Record<string, string>, at: number}>} */
-const unanswered = new Map();
-/** For how long one is kept, in milliseconds: who makes the same call later wants it to happen again, and the server remembers its answer for a day. */
-const KEPT_MS = 60_000;
-
-/**
- * Makes a call that must not happen twice. Its key is kept for a while where no answer has come, so that who tries again after a lost connection
- * does not do it a second time.
- * @template T
- * @param {string} what names the call @param {(headers: Record<string, string>) => Promise<T>} call @returns {Promise<T>}
- */
-export async function onceAnswered(what, call) {
-  const kept = unanswered.get(what);
-  const key = kept !== undefined && Date.now() - kept.at < KEPT_MS ? kept.key : once();
-  const keep = () => remember(unanswered, what, { key, at: Date.now() }, 1000);
-  keep();
-  try {
-    const answer = await call(key);
-    unanswered.delete(what);
-    return answer;
-  } catch (/** @type {any} */ error) {
-    if (error.status >= 400 && error.status < 500 && error.status !== 409) unanswered.delete(what);
-    else keep();
-    throw error;
-  }
 }
 
 /** The same call for a shell; where keys are required with that of its variable TAILBACK_KEY. @param {string} method @param {string} at @param {string} [body] */

@@ -1,6 +1,6 @@
 // What is asked before something is done to many jobs: to those that are selected, or to all that match.
 
-import { attempts, curl, send } from './api.js';
+import { answerOf, attempts, curl } from './api.js';
 import { act } from './acts.js';
 import { ask, field, queueField } from './dialog.js';
 import { h, show, swap, text } from './dom.js';
@@ -109,10 +109,12 @@ export function inWords(found, action, most) {
 
 /** How long after the last letter that was typed is counted, in milliseconds. */
 const TYPED_AFTER_MS = 300;
+/** For how long what was counted is confirmed without counting again, in milliseconds. */
+export const FRESH_MS = 10_000;
 
 /**
  * What a dry run finds, in words. `count` makes one now, `later` a moment after something was typed, which ends what was found before; `isAny` says
- * whether one has found anything to do.
+ * whether one has found anything to do. `verify` counts again what was counted a while ago, and refuses where there are more by now than were shown.
  * @param {string} action @param {() => Promise<any>} look makes the dry run @param {() => number | undefined} most so many are wanted at most
  */
 export function counter(action, look, most) {
@@ -120,6 +122,7 @@ export function counter(action, look, most) {
   /** @type {any} */ let found = null;
   let timer = 0;
   let round = 0;
+  let countedAt = 0;
   const tell = () => found !== null && swap(node, ...inWords(found, action, most()));
   /** Forgets what was found, and says this. @param {string} words */
   const forget = (words) => {
@@ -135,6 +138,7 @@ export function counter(action, look, most) {
       const counted = await look();
       if (mine !== round) return;
       found = counted;
+      countedAt = Date.now();
       tell();
       node.dispatchEvent(new Event('input', { bubbles: true })); // the form judges its button again
     } catch (error) {
@@ -145,7 +149,16 @@ export function counter(action, look, most) {
     forget('Counting …');
     timer = window.setTimeout(count, TYPED_AFTER_MS);
   };
-  return { node, tell, forget, count, later, isAny: () => found !== null && !isNothing(found) };
+  const verify = async () => {
+    if (Date.now() - countedAt < FRESH_MS) return;
+    const shown = found;
+    await count();
+    if (found === null) throw new Error('They could not be counted again: nothing was done.');
+    // What is only estimated differs each time.
+    if (shown?.complete && (!found.complete || found.matched > shown.matched))
+      throw new Error('There are more by now than were shown: look at the count, and confirm it again.');
+  };
+  return { node, tell, forget, count, later, verify, isAny: () => found !== null && !isNothing(found) };
 }
 
 /**
@@ -168,8 +181,10 @@ export async function askOperation(action, meant) {
   const typed = h('input', { type: 'text', name: 'word', autocomplete: 'off', spellcheck: 'false' });
   const dry = counter(
     action,
-    async () =>
-      (await send('POST', '/v1/operations', { raw: requestText(meant, action, wantedDry(action, wish.read()) ?? {}, true) })).json(),
+    () => {
+      const raw = requestText(meant, action, wantedDry(action, wish.read()) ?? {}, true);
+      return answerOf('POST', '/v1/operations', { raw, changes: false });
+    },
     () => wish.read().limit,
   );
   const line = h('code', { class: 'curl' });
@@ -215,8 +230,9 @@ export async function askOperation(action, meant) {
       return wish.ready() && dry.isAny() && (word === undefined || typed.value === word);
     },
     submit: async () => {
+      await dry.verify();
       const raw = requestText(meant, action, wish.read(), false);
-      return (await send('POST', '/v1/operations', { raw, headers: keys(raw) })).json();
+      return answerOf('POST', '/v1/operations', { raw, headers: keys(raw) });
     },
   });
   return result;

@@ -1,6 +1,6 @@
 // Dead letters that lie in dead-letter queues: they died elsewhere, are ready there, and mostly have no consumers. They wait for a person.
 
-import { get, post, path, query } from './api.js';
+import { answerOf, get, path, query } from './api.js';
 import { may } from './session.js';
 
 /** @typedef {import('./need.js').Need} Need */
@@ -32,7 +32,10 @@ export async function lettersOf(queue, signal) {
     from: [...new Set(origins.map(({ queue: of }) => of))].sort(),
   };
   if (found.isAll || !may('operate') || !may('push')) return found;
-  const counted = await post(path('operations'), { filter: { queue, dead_lettered: true }, action: 'redrive', dry_run: true });
+  const counted = await answerOf('POST', path('operations'), {
+    body: { filter: { queue, dead_lettered: true }, action: 'redrive', dry_run: true },
+    changes: false,
+  });
   return { ...found, count: Math.max(found.count, counted.matched), isAll: counted.complete };
 }
 

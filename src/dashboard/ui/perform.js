@@ -1,20 +1,39 @@
 // Does to one job what can be done, and says what happened, in words.
 
-import { get, onceAnswered, path, send } from './api.js';
+import { answerOf, get, path } from './api.js';
 import { plain } from './json.js';
+import { isUnanswered, onceAnswered } from './unanswered.js';
+
+/** What is done to a job only as it was shown. */
+const AS_SHOWN = ['delete', 'cancel', 'release', 'move'];
+/** What the server does once for each `Idempotency-Key`. */
+const ONCE = ['replay', 'move'];
 
 /**
- * Does it. A job is deleted as what it was shown as: another client may have redriven it meanwhile.
- * @param {import('./acts.js').Act} one @param {{id: string, state: string, unreadable?: string}} job @param {import('./acts.js').Wanted} [wanted] @returns {Promise<any>}
+ * Does it.
+ * @param {import('./acts.js').Act} one @param {Shown} job @param {import('./acts.js').Wanted} [wanted] @returns {Promise<any>}
  */
-export async function perform(one, { id, state, unreadable }, wanted = {}) {
-  if (one.name === 'delete' && !unreadable) {
-    const { state: now } = await get(path('jobs', id));
-    if (now !== state) throw new Error(`The job is ${now} by now, not ${state}: nothing was deleted.`);
-  }
-  const { method, at, body } = one.call(id, wanted);
-  const call = async (/** @type {Record<string, string>} */ headers) => (await send(method, at, { body, headers })).json();
-  return one.name === 'replay' ? onceAnswered(`replay ${id}`, call) : call({});
+export async function perform(one, job, wanted = {}) {
+  const { method, at, body } = one.call(job.id, wanted);
+  const what = `${one.name} ${job.id} ${JSON.stringify(body)}`;
+  if (AS_SHOWN.includes(one.name) && !job.unreadable && !isUnanswered(what)) await mustBeAsShown(job);
+  const call = (/** @type {Record<string, string>} */ headers) => answerOf(method, at, { body, headers });
+  return ONCE.includes(one.name) ? onceAnswered(what, call) : call({});
+}
+
+/** @typedef {{id: string, state: string, queue?: string, attempt?: number, unreadable?: string}} Shown a job as it was shown */
+
+/**
+ * Refuses what would be done to another job than was shown: a worker may have finished it, and another one taken it, while somebody was asked. A cancel
+ * would delete the result of one that is done.
+ * @param {Shown} job
+ */
+async function mustBeAsShown({ id, state, queue, attempt }) {
+  const now = await get(path('jobs', id));
+  if (now.state !== state) throw new Error(`The job is ${now.state} by now, not ${state}: nothing was done.`);
+  if (queue !== undefined && now.queue !== queue) throw new Error(`The job is in ${plain(now.queue)} by now: nothing was done.`);
+  if (state === 'reserved' && attempt !== undefined && now.attempt !== attempt)
+    throw new Error('Another worker has the job by now: nothing was done.');
 }
 
 /** What happened, in words. @param {import('./acts.js').Act} one @param {any} result what the API returned */

@@ -1,6 +1,6 @@
 // Pushes a job: the payload goes to the server as it was written, byte for byte.
 
-import { curl, attempts, path, send } from './api.js';
+import { answerOf, attempts, curl, path } from './api.js';
 import { ask, field } from './dialog.js';
 import { h, show } from './dom.js';
 import { checkJson, form, object, READ } from './fields.js';
@@ -109,7 +109,7 @@ export function pushDialog(queue) {
     wide: true,
     submit: async () => {
       const raw = make();
-      const pushed = await (await send('POST', at, { raw, headers: keys(raw) })).json();
+      const pushed = await answerOf('POST', at, { raw, headers: keys(raw) });
       if (pushed.replaced) toast(`Replaced ${pushed.id}, which has this key`);
       else if (pushed.deduplicated) toast(`Nothing is stored: ${pushed.id} has this key already`);
       else toast(`Pushed ${pushed.id}: ${pushed.state === 'scheduled' ? `due ${format.ago(pushed.run_at)}` : pushed.state}`);

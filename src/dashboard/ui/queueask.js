@@ -1,9 +1,9 @@
 // What is asked before something is done to a queue. What concerns many jobs is an operation of the server: a dry run says how many there are, and
 // the list of jobs shows how far it is.
 
-import { attempts, curl, del, get, path, post, query } from './api.js';
+import { answerOf, attempts, curl, del, get, path, post, query } from './api.js';
 import * as board from './board.js';
-import { counter } from './bulkask.js';
+import { counter, FRESH_MS } from './bulkask.js';
 import { ask, confirm, field } from './dialog.js';
 import { h, text } from './dom.js';
 import { parseDuration, READ } from './fields.js';
@@ -72,7 +72,7 @@ export function askBulk(name, queue) {
   let isChosen = false;
   const look = async () => {
     if (!isOffered) await offer();
-    return post(path('operations'), make(true));
+    return answerOf('POST', path('operations'), { body: make(true), changes: false });
   };
   const dry = counter(bulk.action, look, () => (isNumber() ? most() : undefined));
   state.addEventListener('input', () => {
@@ -104,6 +104,7 @@ export function askBulk(name, queue) {
     danger: bulk.types,
     ready: () => dry.isAny() && (!bulk.types || word.value === queue),
     submit: async () => {
+      await dry.verify();
       const body = make(false);
       const begun = await post(path('operations'), body, keys(JSON.stringify(body)));
       toast('The operation is begun: the list of jobs shows how far it is.');
@@ -120,7 +121,9 @@ export async function loadDelete(queue) {
 
 /** @param {string} queue @param {Record<string, number>} counts of its jobs */
 async function deleteQueue(queue, counts) {
-  const jobs = Object.values(counts).reduce((sum, n) => sum + n, 0);
+  const sum = (/** @type {Record<string, number>} */ of) => Object.values(of).reduce((all, n) => all + n, 0);
+  let jobs = sum(counts);
+  let countedAt = Date.now();
   const what =
     jobs > 0
       ? `The settings of ${queue} and its ${format.plural(jobs, 'job')} are deleted for good${counts.reserved > 0 ? `, ${format.plural(counts.reserved, 'reserved one', 'reserved ones')} included: their workers cannot commit them any more` : ''}.`
@@ -131,6 +134,12 @@ async function deleteQueue(queue, counts) {
     action: 'Delete',
     word: queue,
     submit: async () => {
+      if (Date.now() - countedAt > FRESH_MS) {
+        const shown = jobs;
+        jobs = sum(await countsOf(queue));
+        countedAt = Date.now();
+        if (jobs > shown) throw new Error(`It has ${format.plural(jobs, 'job')} by now: confirm it again to delete them all.`);
+      }
       await del(query(path('queues', queue), { force: jobs > 0 ? true : undefined }));
       return true;
     },

@@ -1,6 +1,6 @@
 // The form of the settings of a queue, which changes only what was changed in it.
 
-import { get, path, send } from './api.js';
+import { answerOf, get, path } from './api.js';
 import { ask } from './dialog.js';
 import { h } from './dom.js';
 import { form, object, writeDuration } from './fields.js';
@@ -151,10 +151,10 @@ export async function editSettings(queue, settings) {
 
 /** @param {string} queue @param {string} version @param {[string, string][]} members */
 async function save(queue, version, members) {
-  const response = await send('PATCH', path('queues', queue), {
+  const kept = await answerOf('PATCH', path('queues', queue), {
     raw: object(members),
     type: 'application/merge-patch+json',
     headers: { 'if-match': `"${version}"` },
   });
-  return (await response.json()).version;
+  return kept.version;
 }

@@ -121,7 +121,10 @@ let toasts;
 /** Says something for a few seconds. @param {string} what @param {'' | 'bad'} [kind] */
 export function toast(what, kind = '') {
   toasts ??= h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' });
-  if (!toasts.isConnected) document.body.append(toasts);
+  // Screen readers are not told what lies outside of an open dialog.
+  const dialog = document.querySelector('dialog[open]');
+  if (toasts.parentNode !== (dialog ?? document.body)) (dialog ?? document.body).append(toasts);
+  dialog?.addEventListener('close', () => document.body.append(toasts), { once: true });
   const node = h('div', { class: `toast ${kind}` }, what);
   toasts.append(node);
   setTimeout(() => node.remove(), kind === 'bad' ? 8000 : 3500);

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { act, ACTS } from '../../../src/dashboard/ui/acts.js';
-import { attempts, curl, get, onceAnswered, Problem } from '../../../src/dashboard/ui/api.js';
+import { answerOf, attempts, curl, get, post, Problem } from '../../../src/dashboard/ui/api.js';
 import { calmly } from '../../../src/dashboard/ui/attention.js';
 import { remember } from '../../../src/dashboard/ui/bounded.js';
 import { countInWords, wantedDry, wordOf } from '../../../src/dashboard/ui/bulkask.js';
@@ -13,6 +13,7 @@ import { perform } from '../../../src/dashboard/ui/perform.js';
 import { ownPause } from '../../../src/dashboard/ui/queueacts.js';
 import { asSeen, setUser } from '../../../src/dashboard/ui/session.js';
 import { Stages } from '../../../src/dashboard/ui/stages.js';
+import { onceAnswered } from '../../../src/dashboard/ui/unanswered.js';
 
 test('the same call has the same key, another call another one', () => {
   const keys = attempts();
@@ -127,10 +128,76 @@ test('a job is deleted as what it was shown as', async () => {
       return Response.json(method === 'GET' ? { state: 'ready' } : { deleted: true });
     }
   );
-  await assert.rejects(perform(act('delete'), { id: 'a', state: 'dead' }), /is ready by now, not dead: nothing was deleted/);
+  await assert.rejects(perform(act('delete'), { id: 'a', state: 'dead' }), /is ready by now, not dead: nothing was done/);
   assert.deepEqual(sent.splice(0), ['GET /v1/jobs/a']);
   await perform(act('delete'), { id: 'a', state: 'ready' });
   assert.deepEqual(sent, ['GET /v1/jobs/a', 'DELETE /v1/jobs/a?reserved=refuse']);
+});
+
+test('what a worker has is taken from it only as it was shown', async () => {
+  /** @type {any} */ let now = {};
+  /** @type {string[]} */ const sent = [];
+  globalThis.fetch = /** @type {any} */ (
+    async (/** @type {string} */ at, /** @type {any} */ { method }) => {
+      if (method !== 'GET') sent.push(`${method} ${at}`);
+      return Response.json(method === 'GET' ? now : {});
+    }
+  );
+  const shown = { id: 'a', state: 'reserved', queue: 'mail', attempt: 2 };
+  for (const name of ['cancel', 'release', 'move']) {
+    now = { ...shown, state: 'done' };
+    await assert.rejects(perform(act(name), shown, { to: 'b' }), /is done by now, not reserved: nothing was done/, name);
+    now = { ...shown, attempt: 3 };
+    await assert.rejects(perform(act(name), shown, { to: 'b' }), /Another worker has the job by now/, name);
+    now = { ...shown, queue: 'letters' };
+    await assert.rejects(perform(act(name), shown, { to: 'b' }), /is in letters by now/, name);
+  }
+  assert.deepEqual(sent.splice(0), []);
+  now = shown;
+  for (const name of ['cancel', 'release', 'move']) await perform(act(name), shown, { to: 'b' });
+  assert.deepEqual(sent, ['DELETE /v1/jobs/a', 'POST /v1/jobs/a/release', 'POST /v1/jobs/a/move']);
+});
+
+test('a move whose answer was lost is repeated with its key, wherever the job is by then', async () => {
+  /** @type {(string | undefined)[]} */ const keys = [];
+  let isLost = true;
+  globalThis.fetch = /** @type {any} */ (
+    async (/** @type {string} */ _, /** @type {any} */ { method, headers }) => {
+      if (method === 'GET') return Response.json({ state: 'ready', queue: keys.length === 0 ? 'a' : 'b' });
+      keys.push(headers['idempotency-key']);
+      if (isLost) throw new TypeError('cut off');
+      return Response.json({ queue: 'b', state: 'ready' });
+    }
+  );
+  const move = () => perform(act('move'), { id: 'moved', state: 'ready', queue: 'a' }, { to: 'b' });
+  await assert.rejects(move(), /cannot be reached.*may be done all the same/);
+  isLost = false;
+  await move();
+  assert.equal(keys.length, 2);
+  assert.ok(keys[0] !== undefined && keys[0] === keys[1]);
+});
+
+test('a lost answer is not said to be nothing', async () => {
+  const unknown = /may be done all the same: look before you repeat it/;
+  globalThis.fetch = /** @type {any} */ (
+    async () => {
+      throw new TypeError('cut off');
+    }
+  );
+  await assert.rejects(post('/v1/keys', {}), unknown);
+  await assert.rejects(answerOf('POST', '/v1/operations', { body: {}, changes: false }), { message: 'The server cannot be reached.' });
+  globalThis.fetch = /** @type {any} */ (async () => new Response('{"id":', { status: 200 }));
+  await assert.rejects(post('/v1/keys', {}), unknown);
+  globalThis.fetch = /** @type {any} */ (async () => new Response('<html>', { status: 504 }));
+  await assert.rejects(post('/v1/keys', {}), unknown);
+  await assert.rejects(get('/v1/keys'), { message: 'The server took too long to respond (504).' });
+});
+
+test('what a proxy has not is not what the server has not', async () => {
+  globalThis.fetch = /** @type {any} */ (async () => new Response('<html>', { status: 404 }));
+  await assert.rejects(get('/v1/queues/mail'), { status: 502, message: 'A proxy returned 404 in place of the server.' });
+  globalThis.fetch = /** @type {any} */ (async () => Response.json({ code: 'queue-not-found', detail: 'there is none' }, { status: 404 }));
+  await assert.rejects(get('/v1/queues/mail'), { status: 404, message: 'there is none' });
 });
 
 test('jobs that are not what was selected any more are left out', () => {

@@ -1,5 +1,5 @@
 // The login, where keys are required: the key becomes a session of the browser, and is kept nowhere.
-import { get, path, post, retryAfter } from '../api.js';
+import { answerOf, get, path, retryAfter } from '../api.js';
 import { h, show, text } from '../dom.js';
 import { message } from '../widgets.js';
 
@@ -48,7 +48,7 @@ function form(then, { lead }) {
     if (go.disabled) return;
     go.disabled = true;
     try {
-      await post(path('session'), { key: key.value.trim() });
+      await answerOf('POST', path('session'), { body: { key: key.value.trim() }, changes: false });
       key.value = '';
       clearTimeout(timer);
       await then();

@@ -1,5 +1,5 @@
 // The form of a schedule: the payload is edited as it is written.
-import { path, Problem, send } from '../api.js';
+import { answerOf, get, path, Problem, send } from '../api.js';
 import { inWords } from '../cron.js';
 import { ask, field } from '../dialog.js';
 import { h, text } from '../dom.js';
@@ -104,21 +104,26 @@ export function editSchedule(rule, raw) {
   zone.addEventListener('input', judge);
   judge();
   let version = rule?.version;
+  let paused = rule?.paused ?? false;
   const submit = async () => {
-    const body = compose({ cron, zone, queue, payload, rest, overlap, misfire, paused: rule?.paused ?? false });
+    const body = compose({ cron, zone, queue, payload, rest, overlap, misfire, paused });
     const of = rule?.name ?? name.value;
     if (rule === undefined) await mustBeNew(of);
     const headers = version === undefined ? {} : { 'if-match': `"${version}"` };
     try {
-      const kept = await (await send('PUT', path('schedules', of), { raw: body, headers: /** @type {any} */ (headers) })).json();
+      const kept = await answerOf('PUT', path('schedules', of), { raw: body, headers: /** @type {any} */ (headers) });
       const first = kept.next_runs?.[0];
       toast(`${of} is stored${first ? `; next ${format.ago(first)}, ${inZone(first, kept.time_zone).time}` : ''}`);
       return kept;
     } catch (/** @type {any} */ error) {
       if (error.status !== 412) throw error;
-      version = undefined;
+      const now = await storedNow(of);
+      const other = changed(rule, now);
+      version = now?.version;
+      // Whether it is paused is not in this form: it stays as they left it.
+      paused = now?.paused ?? paused;
       throw new Problem(412, {
-        detail: 'Somebody has changed this schedule since you opened it. Save again to replace what they stored, or cancel to look at it.',
+        detail: `Somebody has ${other} since you opened this. Save again to replace what they stored, or cancel to look at it.`,
       });
     }
   };
@@ -145,6 +150,28 @@ export function editSchedule(rule, raw) {
       list('queues', live.queues.keys()),
     ].filter(Boolean),
   });
+}
+
+/** The schedule as it is stored now; undefined where it is gone. @param {string} name @returns {Promise<any>} */
+async function storedNow(name) {
+  try {
+    return await get(path('schedules', name));
+  } catch (/** @type {any} */ error) {
+    if (error.status === 404) return undefined;
+    throw error;
+  }
+}
+
+/** What somebody has done to a schedule, in words. @param {any} before @param {any} now */
+function changed(before, now) {
+  if (now === undefined) return 'deleted this schedule';
+  const fields = ['cron', 'time_zone', 'queue', 'job', 'overlap', 'misfire'];
+  const other = fields.filter((name) => JSON.stringify(now[name]) !== JSON.stringify(before?.[name]));
+  const pause = now.paused === before?.paused ? '' : now.paused ? 'paused it' : 'resumed it';
+  const change = other.length > 0 ? `changed this schedule (${other.join(', ')})` : '';
+  return (
+    [change, pause && (change ? pause : pause.replace('it', 'this schedule'))].filter(Boolean).join(' and ') || 'changed this schedule'
+  );
 }
 
 /** A new schedule must not replace another one. @param {string} name */

@@ -1,5 +1,5 @@
 // Schedules: which rules push jobs, when they do next, and what became of the last times.
-import { curl, del, get, getText, onceAnswered, path, post, query } from '../api.js';
+import { curl, del, get, getText, path, post, query } from '../api.js';
 import { registerButtons, registerCommands } from '../commands.js';
 import { inWords } from '../cron.js';
 import { confirm } from '../dialog.js';
@@ -12,6 +12,7 @@ import { crumb, grid, leave, loaded, orNothing, page, pager, shellLine } from '.
 import { member } from '../raw.js';
 import { go, link } from '../router.js';
 import { asSeen, may } from '../session.js';
+import { onceAnswered } from '../unanswered.js';
 import { badge, button, card, copy, empty, facts, jobLink, queueLink, setWhen, toast, when } from '../widgets.js';
 import { nextTimes } from '../zones.js';
 
