@@ -37,7 +37,7 @@ async fn a_job_from_its_push_to_its_end(place: &Place) {
     assert!(shown.contains("{\"to\": 1.10}") || shown.contains("{\"to\":1.10}"), "{shown}");
 
     let reserved =
-        run(&server, &["reserve", "mail", "--json", "--lease", "1m", "--worker", "w1"]).await.with(0);
+        run(&server, &["reserve", "mail", "--json", "--lease", "10m", "--worker", "w1"]).await.with(0);
     let job = reserved.json()["jobs"][0].clone();
     let token = job["reservation"].as_str().unwrap();
     assert_eq!((job["id"].as_str(), job["worker"].as_str()), (Some(id), Some("w1")));
@@ -45,7 +45,7 @@ async fn a_job_from_its_push_to_its_end(place: &Place) {
     let none = run(&server, &["reserve", "mail", "--json"]).await.with(3);
     assert_eq!(none.json(), json!({"jobs": []}));
 
-    run(&server, &["extend", id, "--reservation", token, "--lease", "2m", "--progress", "[1.0]"])
+    run(&server, &["extend", id, "--reservation", token, "--lease", "20m", "--progress", "[1.0]"])
         .await
         .with(0);
     let said =

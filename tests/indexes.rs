@@ -82,7 +82,7 @@ async fn a_job_that_no_list_has_costs_no_more_than_it_must(place: &Place) {
     let database = database(&place.url).await;
     assert!(there(&database).await.is_empty());
     server.push("mail", json!({"payload": 1})).await;
-    let job = server.reserve("mail", json!({})).await.remove(0);
+    let job = server.reserve("mail", json!({"lease_ms": 600_000})).await.remove(0);
     database.run_command(doc! { "profile": 2 }).await.unwrap();
     assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
     database.run_command(doc! { "profile": 0 }).await.unwrap();
@@ -106,7 +106,7 @@ async fn the_first_job_brings_its_index(place: &Place) {
     let put = server.send(Method::PUT, "/v1/queues/dying", Some(json!({"dead_letter": "graves"})));
     assert_eq!(put.await.0, 200);
     server.push("dying", json!({"payload": 1, "max_attempts": 1})).await;
-    let job = server.reserve("dying", json!({})).await.remove(0);
+    let job = server.reserve("dying", json!({"lease_ms": 600_000})).await.remove(0);
     assert_eq!(server.settle(&job, "rollback", json!({})).await.0, 200);
     until_there(&database, &["dead_lettered", "group", "key"]).await;
 
@@ -120,7 +120,7 @@ async fn what_is_stored_within_a_transaction_brings_its_index(place: &Place) {
     let server = Server::start(&place.url).await;
     let database = database(&place.url).await;
     server.push("mail", json!({"payload": 1})).await;
-    let job = server.reserve("mail", json!({})).await.remove(0);
+    let job = server.reserve("mail", json!({"lease_ms": 600_000})).await.remove(0);
     let push = json!({"push": [{"queue": "mail", "payload": 2, "group": "g"}]});
     assert_eq!(server.settle(&job, "commit", push).await.0, 200);
     until_there(&database, &["group"]).await;

@@ -129,7 +129,7 @@ async fn busy(place: &Place) -> Server {
     assert_eq!(server.post("/v1/workers/w/heartbeat", json!({})).await.0, 200);
     for call in ["commit", "rollback"] {
         server.push("mail", json!({"payload": 1, "max_attempts": 1, "semaphores": ["db"]})).await;
-        let jobs = server.reserve("mail", json!({})).await;
+        let jobs = server.reserve("mail", json!({"wait_ms": 60_000, "lease_ms": 600_000})).await;
         assert_eq!(server.settle(&jobs[0], call, json!({})).await.0, 200);
     }
     server.push("mail", json!({"payload": 1})).await;

@@ -156,7 +156,8 @@ pub async fn a_heartbeat_names_jobs_in_the_queues_of_the_key(place: &Place) {
     let key = key_for(&server, &["consume"], &["mine", "w"]).await;
     for queue in ["mine", "theirs"] {
         let id = push(&server, ADMIN, queue, json!({"payload": 1})).await;
-        ok(&post(&server, ADMIN, &format!("/v1/queues/{queue}/reserve"), json!({"worker": "w"})).await);
+        let ask = json!({"worker": "w", "lease_ms": 600_000});
+        ok(&post(&server, ADMIN, &format!("/v1/queues/{queue}/reserve"), ask).await);
         ok(&delete(&server, ADMIN, &format!("/v1/jobs/{id}")).await);
     }
     for (key, queues) in [(key.as_str(), vec!["mine"]), (ADMIN, vec!["mine", "theirs"])] {

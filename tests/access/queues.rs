@@ -461,7 +461,7 @@ pub async fn a_search_stays_in_the_queues_of_its_key(place: &Place) {
     assert_eq!((&dead["scanned"], dead["groups"].as_array().unwrap().len()), (&json!(3), 3), "{dead}");
     let hidden = push(&server, ADMIN, "other", json!({"payload": 1})).await;
     refused(&get(&server, &key, &format!("/v1/jobs/{hidden}/payload")).await, 404, "unknown-job");
-    let taken = json!({"count": 1, "worker": "mail.w"});
+    let taken = json!({"count": 1, "worker": "mail.w", "lease_ms": 600_000});
     for queue in ["other", "mail.in"] {
         ok(&post(&server, ADMIN, &format!("/v1/queues/{queue}/reserve"), taken.clone()).await);
     }

@@ -84,8 +84,8 @@ pub async fn push(server: &Server, key: &str, queue: &str, job: Value) -> String
 
 /// Reserves so many jobs, all of which must be there.
 pub async fn reserve(server: &Server, key: &str, queue: &str, count: usize) -> Vec<Value> {
-    let (status, answer) =
-        post(server, key, &format!("/v1/queues/{queue}/reserve"), json!({"count": count})).await;
+    let ask = json!({"count": count, "lease_ms": 600_000});
+    let (status, answer) = post(server, key, &format!("/v1/queues/{queue}/reserve"), ask).await;
     assert_eq!(status, 200, "{answer}");
     let jobs = answer["jobs"].as_array().unwrap().clone();
     assert_eq!(jobs.len(), count, "{answer}");

@@ -13,7 +13,7 @@ pub async fn an_idempotency_key_is_its_clients(place: &Place) {
     }
     let reserve = async |key: &str| {
         let headers = [("idempotency-key", "the-same")];
-        let body = Some(json!({"worker": "w"}));
+        let body = Some(json!({"worker": "w", "lease_ms": 600_000}));
         let path = "/v1/queues/q/reserve";
         let answer = call_with(&server, Some(key), Method::POST, path, &headers, body).await;
         ok(&answer);
@@ -73,7 +73,7 @@ pub async fn a_token_is_not_derived_without_keys(place: &Place) {
         for n in 0..2 {
             server.push("q", json!({"payload": n})).await;
         }
-        let body = Some(json!({"count": 2}));
+        let body = Some(json!({"count": 2, "lease_ms": 600_000}));
         let answer = call_with(&server, None, Method::POST, "/v1/queues/q/reserve", headers, body).await;
         ok(&answer);
         let jobs = answer.1["jobs"].as_array().unwrap();

@@ -29,12 +29,17 @@ pub struct Scan {
 impl Scan {
     /// Reads everything from a server that is at rest. Waits for counts that are not kept up to date at once.
     pub async fn read(base: &str, history: &History) -> Self {
+        Self::read_within(base, history, COUNTS_WITHIN).await
+    }
+
+    /// The same where the counts have so long.
+    pub async fn read_within(base: &str, history: &History, within: Duration) -> Self {
         let (begin, http) = (Instant::now(), reqwest::Client::new());
         let queues = queues_of(&http, base, history).await;
         loop {
             let mut scan = Self::once(&http, base, history, &queues).await;
             scan.counts_after_ms = u64::try_from(begin.elapsed().as_millis()).unwrap();
-            if scan.uncounted().is_empty() || begin.elapsed() > COUNTS_WITHIN {
+            if scan.uncounted().is_empty() || begin.elapsed() > within {
                 return scan;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -122,7 +127,7 @@ fn batches_of(history: &History) -> BTreeSet<String> {
 
 /// The body of a 200. Anything else but a 404 is asked for again: the server may have just become well.
 async fn get(http: &reqwest::Client, url: &str) -> Option<Value> {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         if let Ok(response) = http.get(url).timeout(Duration::from_secs(20)).send().await {
             let status = response.status().as_u16();

@@ -2,12 +2,20 @@
 
 use mongodb::Client;
 
+use super::server::until;
+
+/// For clients of tests: they wait for a MongoDB that stands still. Servers have limits of their own, whatever their URL says.
+const PATIENT: &str = "serverSelectionTimeoutMS=120000&connectTimeoutMS=120000";
+
 /// A database of its own on the MongoDB that `scripts/mongod run` provides.
 pub fn mongodb_url() -> String {
     let uri = std::env::var("TAILBACK_TEST_MONGODB_URI").expect(
         "TAILBACK_TEST_MONGODB_URI is not set: run the tests with scripts/test, which provides a MongoDB",
     );
-    let (hosts, options) = uri.split_once('?').unwrap_or((&uri, ""));
+    let (hosts, options) = match uri.split_once('?') {
+        Some((hosts, options)) => (hosts, format!("{options}&{PATIENT}")),
+        None => (&*uri, PATIENT.to_owned()),
+    };
     let database = format!("test_{:016x}", rand::random::<u64>());
     format!("{}/{database}?{options}", hosts.trim_end_matches('/'))
 }
@@ -15,5 +23,6 @@ pub fn mongodb_url() -> String {
 /// Removes the database that this URL names.
 pub async fn drop_database(url: &str) {
     let client = Client::with_uri_str(url).await.unwrap();
-    client.default_database().unwrap().drop().await.unwrap();
+    let database = client.default_database().unwrap();
+    until("the database is dropped", || async { database.drop().await.is_ok() }).await;
 }

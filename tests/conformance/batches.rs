@@ -239,7 +239,7 @@ pub async fn a_batch_of_duplicates_is_denied(store: &dyn Store) {
 /// Sent twice in parts: the second one would count no job, and call back once it is sealed.
 pub async fn adding_only_duplicates_to_an_empty_batch_is_denied(store: &dyn Store) {
     let rules = Rules::default();
-    let parts = || vec![job("a").key("k", 60_000), job("a").key("l", 60_000)];
+    let parts = || vec![job("a").key("k", 600_000), job("a").key("l", 600_000)];
     let open = async || {
         let batch = batch(store, false);
         store.create_batch(batch.clone(), Vec::new(), &rules).await.unwrap();

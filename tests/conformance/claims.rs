@@ -32,7 +32,7 @@ pub async fn a_claim_writes_the_reservation(store: &dyn Store) {
     let (started_at, reserved_until) = (meta.started_at.unwrap(), meta.reserved_until.unwrap());
     // The start and the deadline may come from two readings of one clock.
     assert!(reserved_until.ms_since(started_at).abs_diff(4321) < 1000);
-    assert!(store.now().unwrap().ms_since(started_at) < 20_000);
+    assert!(store.now().unwrap().ms_since(started_at) < 120_000);
 }
 
 pub async fn the_answer_is_what_is_stored(store: &dyn Store) {

@@ -258,7 +258,7 @@ pub async fn only_scheduled_jobs_are_upcoming(store: &dyn Store) {
     apply(store, cancel(&id, false)).await.unwrap();
     assert!(store.upcoming(10).await.unwrap().is_empty());
     let taken = push_and_take(store, job("q")).await;
-    apply(store, rollback(&taken, Some(50_000))).await.unwrap();
+    apply(store, rollback(&taken, Some(500_000))).await.unwrap();
     let run_at = see(store, &taken.meta.id).await.meta.run_at;
     assert_eq!(store.upcoming(10).await.unwrap(), [(queue("q"), run_at)]);
 }

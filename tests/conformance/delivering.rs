@@ -44,7 +44,7 @@ pub async fn a_job_has_a_lease_of_its_own(store: &dyn Store) {
 }
 
 pub async fn a_delivery_lasts_no_longer_than_its_job_says(store: &dyn Store) {
-    push_all(store, vec![job("q").max_run(70_000), job("q").max_run(1000), job("q")]).await;
+    push_all(store, vec![job("q").max_run(300_000), job("q").max_run(1000), job("q")]).await;
     let ask = ClaimAsk { worker: Some("w".parse().unwrap()), ..ask_for("q", 3, 50_000) };
     let taken = claim(store, ask).await;
     assert_eq!(
@@ -55,10 +55,10 @@ pub async fn a_delivery_lasts_no_longer_than_its_job_says(store: &dyn Store) {
     let [long, short, free] = [&taken[0], &taken[1], &taken[2]];
     let until = |job: &Job, ms| job.meta.started_at.unwrap().plus_ms(ms);
     let held = |job: &Job, ms| Outcome::Held { reserved_until: until(job, ms), cancel_requested: false };
-    assert_eq!(outcome(store, extend(long, Some(LONG_MS)), &Rules::default()).await, held(long, 70_000));
+    assert_eq!(outcome(store, extend(long, Some(LONG_MS)), &Rules::default()).await, held(long, 300_000));
     let report = Report { version: None, slots: None, timeout_ms: LONG_MS };
     store.heartbeat(&"w".parse().unwrap(), &report).await.unwrap();
-    assert_eq!(see(store, &long.meta.id).await.meta.reserved_until, Some(until(long, 70_000)));
+    assert_eq!(see(store, &long.meta.id).await.meta.reserved_until, Some(until(long, 300_000)));
     assert_eq!(see(store, &short.meta.id).await.meta.reserved_until, Some(until(short, 1000)));
     assert!(see(store, &free.meta.id).await.meta.reserved_until >= free.meta.reserved_until);
 
@@ -76,12 +76,12 @@ pub async fn a_delivery_lasts_no_longer_than_its_job_says(store: &dyn Store) {
 
 /// A repeat of a reserve takes the jobs over: that is no way round the end of the delivery either.
 pub async fn a_take_over_ends_with_its_delivery(store: &dyn Store) {
-    let taken = push_and_take(store, job("q").max_run(40_000)).await;
+    let taken = push_and_take(store, job("q").max_run(300_000)).await;
     let (claim, to) = (held_by(&taken), tailback::job::Claim::random());
     let over = Operation::TakeOver { claim, to, lease_ms: LONG_MS };
     apply(store, change(&taken.meta.id, over)).await.unwrap();
     let seen = see(store, &taken.meta.id).await.meta;
-    assert_eq!(seen.reserved_until, Some(taken.meta.started_at.unwrap().plus_ms(40_000)));
+    assert_eq!(seen.reserved_until, Some(taken.meta.started_at.unwrap().plus_ms(300_000)));
 }
 
 pub async fn attempts_without_a_limit_never_end(store: &dyn Store) {

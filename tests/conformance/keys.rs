@@ -24,7 +24,7 @@ async fn who_has(store: &dyn Store, text: &str, ttl_ms: u64) -> (Pushed, Option<
 }
 
 pub async fn the_same_key_and_payload_is_a_duplicate(store: &dyn Store) {
-    let first = push_one(store, job("q").payload(r#"{"a":[1,2]}"#).delay(50_000).key("k", LONG_MS)).await;
+    let first = push_one(store, job("q").payload(r#"{"a":[1,2]}"#).delay(500_000).key("k", LONG_MS)).await;
     let again = push(store, vec![job("q").payload(r#" { "a" : [1, 2] } "#).key("k", LONG_MS)]).await;
     let run_at = see(store, &first).await.meta.run_at;
     let state = Visible::Scheduled;

@@ -25,41 +25,41 @@ fn later(store: &dyn Store) -> Timestamp {
 }
 
 pub async fn a_request_is_new_once(store: &dyn Store) {
-    let first = request(store, "r", 60_000);
+    let first = request(store, "r", 600_000);
     assert_eq!(store.open_request(&first).await.unwrap(), Opened::New);
-    let second = request(store, "r", 60_000);
+    let second = request(store, "r", 600_000);
     assert_eq!(store.open_request(&second).await.unwrap(), Opened::Pending);
-    let other = request(store, "s", 60_000);
+    let other = request(store, "s", 600_000);
     assert_eq!(store.open_request(&other).await.unwrap(), Opened::New);
 }
 
 pub async fn a_finished_request_answers_what_it_won(store: &dyn Store) {
-    let first = request(store, "r", 60_000);
+    let first = request(store, "r", 600_000);
     store.open_request(&first).await.unwrap();
     let won = vec![id("b"), id("a")];
     assert!(store.close_request(&first, &won, later(store)).await.unwrap());
     let finished = Opened::Finished { claim: first.claim, ids: won };
     for _ in 0..2 {
-        let again = request(store, "r", 60_000);
+        let again = request(store, "r", 600_000);
         assert_eq!(store.open_request(&again).await.unwrap(), finished);
     }
 }
 
 pub async fn a_request_that_won_nothing_is_forgotten(store: &dyn Store) {
-    let first = request(store, "r", 60_000);
+    let first = request(store, "r", 600_000);
     store.open_request(&first).await.unwrap();
     store.forget_request(&first).await.unwrap();
-    let again = request(store, "r", 60_000);
+    let again = request(store, "r", 600_000);
     assert_eq!(store.open_request(&again).await.unwrap(), Opened::New);
 }
 
 pub async fn a_request_is_forgotten_after_its_time(store: &dyn Store) {
-    let first = request(store, "r", 60_000);
+    let first = request(store, "r", 600_000);
     store.open_request(&first).await.unwrap();
     let end = store.now().unwrap().plus_ms(30);
     assert!(store.close_request(&first, &[id("a")], end).await.unwrap());
     until_past(store, end).await;
-    let again = request(store, "r", 60_000);
+    let again = request(store, "r", 600_000);
     assert_eq!(store.open_request(&again).await.unwrap(), Opened::New);
 }
 
@@ -67,10 +67,10 @@ pub async fn a_request_whose_runner_died_is_taken_over(store: &dyn Store) {
     let first = request(store, "r", 20);
     store.open_request(&first).await.unwrap();
     until_past(store, first.pending_until).await;
-    let second = request(store, "r", 60_000);
+    let second = request(store, "r", 600_000);
     let previous = first.claim.clone();
     assert_eq!(store.open_request(&second).await.unwrap(), Opened::TakenOver { previous });
-    let third = request(store, "r", 60_000);
+    let third = request(store, "r", 600_000);
     assert_eq!(store.open_request(&third).await.unwrap(), Opened::Pending);
     // The first one is back, and the request is not its own any more.
     assert!(!store.close_request(&first, &[id("b")], later(store)).await.unwrap());
@@ -85,16 +85,16 @@ pub async fn a_request_whose_runner_died_is_taken_over(store: &dyn Store) {
 }
 
 pub async fn a_key_stands_for_one_request(store: &dyn Store) {
-    let first = request(store, "r", 60_000);
+    let first = request(store, "r", 600_000);
     store.open_request(&first).await.unwrap();
-    let other = Request { digest: [8; 32], ..request(store, "r", 60_000) };
+    let other = Request { digest: [8; 32], ..request(store, "r", 600_000) };
     assert_eq!(store.open_request(&other).await.unwrap(), Opened::Different);
     assert!(store.close_request(&first, &[id("a")], later(store)).await.unwrap());
     assert_eq!(store.open_request(&other).await.unwrap(), Opened::Different);
 }
 
 pub async fn of_two_runners_at_once_one_runs(store: &dyn Store) {
-    let requests: Vec<_> = (0..8).map(|_| request(store, "r", 60_000)).collect();
+    let requests: Vec<_> = (0..8).map(|_| request(store, "r", 600_000)).collect();
     let opened = futures::future::join_all(requests.iter().map(|r| store.open_request(r))).await;
     let new = opened.into_iter().filter(|opened| *opened.as_ref().unwrap() == Opened::New);
     assert_eq!(new.count(), 1);
@@ -118,11 +118,11 @@ pub async fn a_job_that_is_taken_over_has_one_token(store: &dyn Store) {
 
 pub async fn a_request_runs_as_long_as_its_server_is_alive(store: &dyn Store) {
     let now = store.now().unwrap();
-    let first = Request { alive_until: now, ..request(store, "r", 60_000) };
+    let first = Request { alive_until: now, ..request(store, "r", 600_000) };
     assert_eq!(store.open_request(&first).await.unwrap(), Opened::New);
     store.keep_alive("a", later(store)).await.unwrap();
     store.keep_alive("b", now).await.unwrap();
-    assert_eq!(store.open_request(&request(store, "r", 60_000)).await.unwrap(), Opened::Pending);
+    assert_eq!(store.open_request(&request(store, "r", 600_000)).await.unwrap(), Opened::Pending);
 }
 
 /// What a settle of one delivery takes, by two calls: the mark finds both, and nothing of another one.

@@ -351,7 +351,8 @@ pub async fn a_semaphore_in_use_stays(store: &dyn Store) {
 
 pub async fn a_blocked_job_is_like_any_that_waits(store: &dyn Store) {
     make(store, &[("s", 1)]).await;
-    let holder = push_and_take(store, job("x").needs(&["s"])).await;
+    push_one(store, job("x").needs(&["s"])).await;
+    let holder = take_for(store, "x", 600_000).await;
     let draft = job("a").needs(&["s"]);
     let pushed =
         push_all(store, vec![draft.clone(), draft.clone(), draft.clone(), draft.clone().expires(100), draft])

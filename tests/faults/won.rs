@@ -44,7 +44,7 @@ pub async fn what_a_claim_has_won_is_handed_out_whoever_wrote_it_since(place: &P
     jobs.update_one(doc! { "_id": &ids[0] }, doc! { "$set": { "rev": 1_i64 } }).await.unwrap();
     go_on("claim.read", points.path());
     until_at("claim.written", points.path()).await;
-    let (status, answer) = server.post("/v1/workers/w/heartbeat", json!({})).await;
+    let (status, answer) = server.post("/v1/workers/w/heartbeat", json!({"timeout_ms": 600_000})).await;
     assert_eq!((status, &answer["held"]), (200, &json!(2)), "{answer}");
     let (status, answer) = server.send(reqwest::Method::DELETE, &format!("/v1/jobs/{}", ids[2]), None).await;
     assert_eq!(status, 202, "{answer}");

@@ -7,7 +7,7 @@ use mongodb::bson::DateTime;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::common::server::{Place, Server, until};
+use crate::common::server::{Place, Server, UNHURRIED, until};
 
 /// What stands in the place of a number, and of what a number may be mistaken for.
 const EXTREMES: [&str; 24] = [
@@ -208,7 +208,8 @@ fn changes_soon(all: &Value) -> bool {
 
 async fn migrate(from: &str, to: &str) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailback"));
-    command.args(["migrate", "--from", from, "--to", to]).env("TAILBACK_LOG__FILTER", "warn");
+    command.args(["migrate", "--from", from, "--to", to]);
+    command.env("TAILBACK_LOG__FILTER", "warn").envs([UNHURRIED]);
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
@@ -291,7 +292,7 @@ pub async fn a_count_that_no_store_holds_is_refused(place: &Place) {
             most[field]
         );
         server.push("most", json!({"payload": 1})).await;
-        let job = server.reserve("most", json!({})).await.remove(0);
+        let job = server.reserve("most", json!({"wait_ms": 60_000, "lease_ms": 600_000})).await.remove(0);
         let on = json!({"push": [{"queue": "most", "payload": 2}]});
         assert_eq!(server.settle(&job, "commit", on).await.0, 200);
     }
@@ -307,7 +308,7 @@ pub async fn long_lists_of_small_numbers_fit_into_a_job(place: &Place) {
     assert_eq!(server.send(Method::PUT, "/v1/queues/work", Some(settings)).await.0, 200);
     let list = |n: u8| json!(vec![n; 500_000]);
     let id = server.push("work", json!({"payload": list(1)})).await;
-    let job = server.reserve("work", json!({})).await.remove(0);
+    let job = server.reserve("work", json!({"lease_ms": 600_000})).await.remove(0);
     assert!(job["payload"] == list(1));
     assert_eq!(server.settle(&job, "extend", json!({"progress": list(2)})).await.0, 200);
     assert_eq!(server.settle(&job, "commit", json!({"result": list(3)})).await.0, 200);

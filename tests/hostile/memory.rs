@@ -203,11 +203,11 @@ pub async fn calls_that_wait_for_jobs_hold_no_memory(place: &Place) {
     const WAIT_MS: u64 = 60_000;
     let server = Server::start(&place.url).await;
     server.push("full", json!({"payload": 1})).await;
-    let job = &server.reserve("full", json!({})).await[0];
+    let job = &server.reserve("full", json!({"lease_ms": 600_000})).await[0];
     let next = json!({"queues": ["empty"], "wait_ms": WAIT_MS});
     let commit = json!({"reservation": job["reservation"], "next": next});
     server.push("full", json!({"payload": 2})).await;
-    let job_of_many = &server.reserve("full", json!({})).await[0];
+    let job_of_many = &server.reserve("full", json!({"lease_ms": 600_000})).await[0];
     // What is rejected is not kept, either.
     let rejected = json!({"id": "?", "result": "x".repeat(MB / 2)});
     let settled = json!({"id": job_of_many["id"], "reservation": job_of_many["reservation"]});

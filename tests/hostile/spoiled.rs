@@ -59,7 +59,7 @@ async fn only_the_spoiled_is_concerned(server: &Server, capacity: Option<u64>) {
     assert_eq!(server.get("/v1/queues/good").await.1["max_jobs"], 7);
     server.push("bad", json!({"payload": 1})).await;
     server.push("good", json!({"payload": 1, "semaphores": ["good"]})).await;
-    assert_eq!(server.reserve("good", json!({})).await.len(), 1);
+    assert_eq!(server.reserve("good", json!({"wait_ms": 60_000, "lease_ms": 600_000})).await.len(), 1);
     let (status, semaphores) = server.get("/v1/semaphores").await;
     assert_eq!((status, semaphores["semaphores"].as_array().unwrap().len()), (200, 2), "{semaphores}");
     if let Some(capacity) = capacity {
@@ -220,7 +220,7 @@ pub async fn a_field_that_nobody_knows_keeps_no_job(place: &Place) {
     let (status, batch) = server.post("/v1/batches", jobs).await;
     assert_eq!(status, 201, "{batch}");
     let id = batch["id"].as_str().unwrap();
-    let first = server.reserve("work", json!({})).await.remove(0);
+    let first = server.reserve("work", json!({"wait_ms": 60_000, "lease_ms": 600_000})).await.remove(0);
     let database = database(place).await;
     for (collection, id) in [("batches", id), ("limits", "work")] {
         let all = database.collection::<Document>(collection);
@@ -230,7 +230,7 @@ pub async fn a_field_that_nobody_knows_keeps_no_job(place: &Place) {
         replace(&database, collection, document).await;
     }
     assert_eq!(server.settle(&first, "commit", json!({})).await.0, 200);
-    let second = server.reserve("work", json!({})).await.remove(0);
+    let second = server.reserve("work", json!({"wait_ms": 60_000, "lease_ms": 600_000})).await.remove(0);
     assert_eq!(server.settle(&second, "commit", json!({})).await.0, 200);
     let (_, batch) = server.get(&format!("/v1/batches/{id}")).await;
     assert_eq!((&batch["done"], batch["finished_at"].is_string()), (&json!(2), true), "{batch}");
@@ -255,15 +255,15 @@ pub async fn spoiled_deliveries_do_not_stop_their_queue(place: &Place) {
     for n in 0..3 {
         ids.push(server.push("work", json!({"payload": n})).await);
     }
-    let take = async || server.reserve("work", json!({"lease_ms": 600_000})).await;
-    assert_eq!(take().await.len(), 1);
-    assert!(take().await.is_empty(), "the rate is used up");
+    let take = async |ms: u64| server.reserve("work", json!({"lease_ms": 600_000, "wait_ms": ms})).await;
+    assert_eq!(take(60_000).await.len(), 1);
+    assert!(take(0).await.is_empty(), "the rate is used up");
     spoil_deliveries(place, "work").await;
     let (status, shown) = server.get(&format!("/v1/jobs/{}", ids[1])).await;
     assert_eq!((status, &shown["state"]), (200, &json!("ready")), "{shown}");
-    let taken = take().await;
+    let taken = take(60_000).await;
     assert_eq!(taken.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(ids[1])]);
-    assert!(take().await.is_empty(), "the rate counts again");
+    assert!(take(0).await.is_empty(), "the rate counts again");
 }
 
 /// As it is left by a clock of the store that was ten years ahead.

@@ -156,7 +156,7 @@ async fn mended_jobs_are_redriven(
     for (queue, jobs) in [("work", 2), ("line", 1)] {
         assert_eq!(server.post(&format!("/v1/queues/{queue}/redrive"), json!({})).await.1["affected"], jobs);
     }
-    let jobs = server.reserve("work", json!({"count": 9})).await;
+    let jobs = server.reserve("work", json!({"count": 9, "lease_ms": 600_000})).await;
     let got: Vec<&Value> = jobs.iter().map(|job| &job["id"]).collect();
     assert_eq!(got, [&json!(scheduled), &json!(empty)]);
     assert_eq!(server.get("/v1/semaphores/s").await.1["held"], 1);
@@ -164,7 +164,7 @@ async fn mended_jobs_are_redriven(
         assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
     }
     for (id, payload) in [(grouped, 9), (behind, 2)] {
-        let job = server.reserve("line", json!({"wait_ms": 30_000})).await.remove(0);
+        let job = server.reserve("line", json!({"wait_ms": 60_000, "lease_ms": 600_000})).await.remove(0);
         assert_eq!((&job["id"], &job["payload"]), (&json!(id), &json!(payload)));
         assert!(server.reserve("line", json!({})).await.is_empty(), "one of a group at a time");
         assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
@@ -252,7 +252,7 @@ pub async fn a_spoiled_job_leaves_its_line(place: &Place) {
     assert_eq!(other.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(moved)], "the head is held");
     assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
     for id in [&last, &mended] {
-        let next = server.reserve("line", json!({"wait_ms": 30_000, "count": 9})).await;
+        let next = server.reserve("line", json!({"wait_ms": 60_000, "lease_ms": 600_000, "count": 9})).await;
         assert_eq!(next.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(id)]);
         assert_eq!(server.settle(&next[0], "commit", json!({})).await.0, 200);
     }
@@ -264,7 +264,7 @@ pub async fn a_mend_takes_all_of_an_edit(place: &Place) {
     let first = server.push("line", json!({"payload": 1, "group": "g"})).await;
     let next = server.push("line", json!({"payload": 2, "group": "g"})).await;
     let done = server.push("done", json!({"payload": 1, "retain_result_ms": 600_000})).await;
-    let held = server.reserve("done", json!({})).await.remove(0);
+    let held = server.reserve("done", json!({"lease_ms": 600_000})).await.remove(0);
     assert_eq!(server.settle(&held, "commit", json!({"result": {"r": 1}})).await.0, 200);
     assert!(server.terminate().await.success());
     spoil(place, &[&first, &done]).await;
@@ -279,7 +279,7 @@ pub async fn a_mend_takes_all_of_an_edit(place: &Place) {
         (200, &json!("done"), &json!({"r": 1})),
         "{shown}"
     );
-    let got = server.reserve("line", json!({"count": 9, "wait_ms": 30_000})).await;
+    let got = server.reserve("line", json!({"count": 9, "wait_ms": 60_000})).await;
     assert_eq!(got.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(next)]);
 }
 
@@ -296,7 +296,7 @@ pub async fn a_spoiled_job_ends_for_its_batch(place: &Place) {
         let (status, batch) = server.post("/v1/batches", batch).await;
         assert_eq!(status, 201, "{batch}");
         let spoiled = batch["jobs"][0]["id"].as_str().unwrap().to_owned();
-        let good = server.reserve(&format!("good.{way}"), json!({})).await.remove(0);
+        let good = server.reserve(&format!("good.{way}"), json!({"lease_ms": 600_000})).await.remove(0);
         assert_eq!(server.settle(&good, "commit", json!({})).await.0, 200);
         if way == "lapse" {
             assert_eq!(server.reserve(&work, json!({"lease_ms": 600_000})).await.len(), 1);
@@ -320,7 +320,7 @@ pub async fn a_spoiled_job_ends_for_its_batch(place: &Place) {
         let shown = async || server.get(&format!("/v1/batches/{}", batch["id"].as_str().unwrap())).await.1;
         until("the batch ends", || async { shown().await["finished_at"].is_string() }).await;
         let ended = if way == "remove" { "cancelled" } else { "dead" };
-        assert_eq!(server.reserve(&called, json!({"wait_ms": 30_000})).await.len(), 1, "{way}");
+        assert_eq!(server.reserve(&called, json!({"wait_ms": 60_000})).await.len(), 1, "{way}");
         server.send(Method::DELETE, &path, None).await;
         let batch = shown().await;
         let counts = (&batch["pending"], &batch["done"], &batch[ended]);
@@ -403,7 +403,7 @@ pub async fn what_a_state_needs_is_missed(place: &Place) {
     assert_eq!(server.post("/v1/queues/line/redrive", json!({})).await.1["affected"], 1);
     assert!(server.reserve("line", json!({})).await.is_empty(), "it stands in its line now");
     assert_eq!(server.settle(&taken[0], "commit", json!({})).await.0, 200);
-    let next = server.reserve("line", json!({"wait_ms": 30_000})).await;
+    let next = server.reserve("line", json!({"wait_ms": 60_000})).await;
     assert_eq!(next[0]["id"], "group-without-turn");
 }
 
@@ -423,11 +423,11 @@ pub async fn a_spoiled_job_keeps_none_before_it_from_ending(place: &Place) {
         let (next, last) = (server.push("line", of(2)).await, server.push("line", of(3)).await);
         let update = jobs.update_one(doc! { "_id": &next }, doc! { "$set": &wrong });
         assert_eq!(update.bypass_document_validation(true).await.unwrap().modified_count, 1, "{wrong}");
-        let first = server.reserve("line", json!({})).await.remove(0);
+        let first = server.reserve("line", json!({"lease_ms": 600_000})).await.remove(0);
         let (status, settled) = server.settle(&first, "commit", json!({})).await;
         assert_eq!(status, 200, "{wrong}: {settled}");
         assert_eq!(server.get(&format!("/v1/jobs/{next}")).await.1["state"], "dead", "{wrong}");
-        let after = server.reserve("line", json!({"wait_ms": 30_000})).await.remove(0);
+        let after = server.reserve("line", json!({"wait_ms": 60_000, "lease_ms": 600_000})).await.remove(0);
         assert_eq!(after["id"], json!(last), "{wrong}");
         assert_eq!(server.settle(&after, "commit", json!({})).await.0, 200);
     }

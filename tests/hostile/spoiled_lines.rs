@@ -35,7 +35,7 @@ pub async fn a_spoiled_job_leaves_the_line_of_its_semaphore(place: &Place) {
     let patience = [("TAILBACK_DEFAULTS__SEMAPHORE_PATIENCE_MS", "0")];
     let server = Server::start_with(&place.url, &patience).await;
     assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
-    let next = server.reserve("work", json!({"wait_ms": 30_000})).await;
+    let next = server.reserve("work", json!({"wait_ms": 60_000})).await;
     assert_eq!(next.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(behind)]);
     assert_eq!(server.get(&format!("/v1/jobs/{first}")).await.1["state"], "dead");
 }
@@ -48,13 +48,13 @@ pub async fn a_dead_job_keeps_no_room_in_a_semaphore(place: &Place) {
     let left = doc! { "$set": { "state": "dead", "rev": 7_i64 } };
     assert_eq!(jobs.update_one(doc! { "_id": &dead }, left).await.unwrap().modified_count, 1);
     assert_eq!(server.settle(&held, "commit", json!({})).await.0, 200);
-    let next = server.reserve("work", json!({"wait_ms": 30_000})).await;
+    let next = server.reserve("work", json!({"wait_ms": 60_000})).await;
     assert_eq!(next.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(behind)]);
 }
 
 /// Delivers and commits the only job that is ready.
 async fn is_next(server: &Server, id: &str) {
-    let jobs = server.reserve("line", json!({"wait_ms": 30_000, "count": 9})).await;
+    let jobs = server.reserve("line", json!({"wait_ms": 60_000, "lease_ms": 600_000, "count": 9})).await;
     assert_eq!(jobs.iter().map(|job| &job["id"]).collect::<Vec<&Value>>(), [&json!(id)]);
     assert_eq!(server.settle(&jobs[0], "commit", json!({})).await.0, 200);
 }
@@ -98,7 +98,7 @@ pub async fn a_job_that_is_too_long_to_be_delivered_stops_no_other(place: &Place
     long.insert("payload", "x".repeat(room));
     database(place).await.collection::<Document>("jobs").insert_one(long).await.unwrap();
     let other = server.push("work", json!({"payload": 1})).await;
-    let next = server.reserve("work", json!({"wait_ms": 30_000})).await;
+    let next = server.reserve("work", json!({"wait_ms": 60_000})).await;
     assert_eq!(next.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(other)]);
     let (status, page) = server.get("/v1/jobs?queue=work&state=dead&payload=none").await;
     assert_eq!((status, &page["jobs"][0]["id"]), (200, &json!("L")), "{page}");

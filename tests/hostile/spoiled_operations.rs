@@ -57,7 +57,7 @@ pub async fn an_operation_deletes_spoiled_jobs(place: &Place) {
     for id in ids.iter().chain([&head]) {
         assert_eq!(server.get(&format!("/v1/jobs/{id}")).await.0, 404);
     }
-    let jobs = server.reserve("line", json!({"wait_ms": 30_000})).await;
+    let jobs = server.reserve("line", json!({"wait_ms": 60_000})).await;
     assert_eq!(jobs.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [&json!(next)]);
     until("the counts are exact", || async {
         let total = server.get("/stats").await.1["counts"].clone();

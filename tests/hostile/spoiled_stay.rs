@@ -54,7 +54,7 @@ async fn stick(jobs: &Collection<Document>, dead: &Document, ids: &[String]) {
 }
 
 async fn taken(server: &Server, queue: &str) -> Vec<Value> {
-    let jobs = server.reserve(queue, json!({"lease_ms": 600_000, "wait_ms": 30_000})).await;
+    let jobs = server.reserve(queue, json!({"lease_ms": 600_000, "wait_ms": 60_000})).await;
     jobs.into_iter().map(|job| job["id"].clone()).collect()
 }
 

@@ -200,7 +200,7 @@ pub async fn acts_on_many_jobs_are_remembered_with_how_many(place: &Place) {
     }
     let purged = server.post("/v1/queues/mail/purge", json!({"state": "ready"})).await;
     assert_eq!(purged.1, json!({"affected": 5}), "the second one of the group was blocked");
-    let held = server.reserve("mail", json!({"worker": "w"})).await;
+    let held = server.reserve("mail", json!({"worker": "w", "lease_ms": 600_000})).await;
     assert_eq!(held.len(), 1);
     assert_eq!(server.post("/v1/workers/w/heartbeat", json!({"timeout_ms": 600_000})).await.0, 200);
     for _ in 0..2 {

@@ -41,7 +41,7 @@ pub async fn a_batch_goes_on_to_the_next_task(place: &Place) {
     assert_eq!(see(&server, &pushed[0]).await["batch"], batch["id"]);
     assert_eq!(server.get(&format!("/v1/jobs/{}", batch["callback"].as_str().unwrap())).await.0, 404);
     for name in ["check-0", "check-1"] {
-        for job in server.reserve(name, json!({"count": 9})).await {
+        for job in server.reserve(name, json!({"count": 9, "lease_ms": 600_000})).await {
             let n = &job["payload"]["n"];
             assert_eq!(server.settle(&job, "commit", json!({"result": {"was": n}})).await.0, 200);
         }
@@ -91,7 +91,7 @@ pub async fn a_batch_can_be_cancelled(place: &Place) {
         json!({"jobs": jobs, "sealed": false, "on_finished": {"queue": "after", "payload": null}}),
     )
     .await;
-    let held = server.reserve("a", json!({})).await.remove(0);
+    let held = server.reserve("a", json!({"lease_ms": 600_000})).await.remove(0);
     let (status, answer) = server.send(Method::DELETE, &path(&batch), None).await;
     assert_eq!((status, &answer), (200, &json!({"affected": 2})));
     assert_eq!(counts(&server, &batch).await, [1, 0, 0, 2]);
@@ -114,8 +114,8 @@ pub async fn a_cancel_leaves_the_jobs_of_a_batch_that_have_ended(place: &Place) 
     let one = json!({"queue": "a", "payload": 1, "max_attempts": 1});
     let other = json!({"queue": "b", "payload": 1, "max_attempts": 1});
     let batch = create(&server, json!({"jobs": [one, one, one, other]})).await;
-    let mut held = server.reserve("a", json!({"count": 2})).await;
-    held.extend(server.reserve("b", json!({})).await);
+    let mut held = server.reserve("a", json!({"count": 2, "lease_ms": 600_000})).await;
+    held.extend(server.reserve("b", json!({"lease_ms": 600_000})).await);
     std::fs::write(points.path().join("batch.found"), "pause").unwrap();
     let url = format!("{}{}", server.base, path(&batch));
     let call = server.http.delete(url).send();

@@ -167,7 +167,7 @@ pub async fn a_waiting_job_changes_its_group(place: &Place) {
     assert_eq!((&seen["state"], seen.get("group")), (&json!("ready"), None));
     let (_, seen) = patch(&server, &all[0], json!({"group": "a"})).await;
     assert_eq!(seen["state"], "blocked", "at the end of the line");
-    let taken = server.reserve("mail", json!({"count": 9})).await;
+    let taken = server.reserve("mail", json!({"count": 9, "lease_ms": 600_000})).await;
     assert_eq!(ids(&taken), [all[1].clone(), all[2].clone()]);
     refused(&patch(&server, &all[1], json!({"group": "b"})).await, 409, "wrong-state");
     assert_eq!(server.settle(&taken[0], "commit", json!({})).await.0, 200);

@@ -90,7 +90,7 @@ pub async fn a_job_comes_back_at_a_moment(place: &Place) {
     // A moment that has passed sorts earlier, as with a push.
     let (one, two) =
         (server.push("mail", json!({"payload": 1})).await, server.push("mail", json!({"payload": 2})).await);
-    let jobs = server.reserve("mail", json!({"count": 2})).await;
+    let jobs = server.reserve("mail", json!({"count": 2, "lease_ms": 600_000})).await;
     let past = json!({"run_at": "2001-01-01T00:00:00Z"});
     assert_eq!(server.settle(&jobs[0], "rollback", json!({"delay_ms": 0})).await.0, 200);
     assert_eq!(server.settle(&jobs[1], "rollback", past).await.1["state"], "ready");
@@ -104,12 +104,12 @@ pub async fn a_job_goes_back_to_its_place(place: &Place) {
         all.push(server.push("mail", json!({"payload": n})).await);
     }
     for body in [json!({"count_attempt": false, "keep_place": true}), json!({"keep_place": true})] {
-        let taken = server.reserve("mail", json!({"count": 1})).await.remove(0);
+        let taken = server.reserve("mail", json!({"count": 1, "lease_ms": 600_000})).await.remove(0);
         assert_eq!(id(&taken), all[0]);
         let (_, answer) = server.settle(&taken, "rollback", body).await;
         assert_eq!((&answer["state"], &answer["run_at"]), (&json!("ready"), &taken["run_at"]));
     }
-    let taken = server.reserve("mail", json!({"count": 1})).await.remove(0);
+    let taken = server.reserve("mail", json!({"count": 1, "lease_ms": 600_000})).await.remove(0);
     assert_eq!((id(&taken), &taken["attempt"]), (all[0].clone(), &json!(2)));
     assert_eq!(server.settle(&taken, "rollback", json!({"count_attempt": false})).await.0, 200);
     all.rotate_left(1);
@@ -144,7 +144,7 @@ pub async fn a_lapsed_job_keeps_its_place_where_its_queue_says_so(place: &Place)
                 all.rotate_left(1);
             }
         }
-        let rest = server.reserve("mail", json!({"count": 3})).await;
+        let rest = server.reserve("mail", json!({"count": 3, "lease_ms": 600_000})).await;
         assert_eq!(ids(&rest), all, "{lapsed}");
         for job in &rest {
             assert_eq!(server.settle(job, "commit", json!({})).await.0, 200);

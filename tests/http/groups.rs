@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::support::*;
 
 async fn reserved(server: &Server, queue: &str) -> Vec<Value> {
-    server.reserve(queue, json!({"count": 9})).await
+    server.reserve(queue, json!({"count": 9, "lease_ms": 600_000})).await
 }
 
 pub async fn a_group_goes_one_by_one(place: &Place) {

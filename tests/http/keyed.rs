@@ -188,7 +188,7 @@ pub async fn a_keyed_batch_is_created_once(place: &Place) {
     assert_eq!(server.post(&format!("{path}/seal"), json!({})).await.0, 200);
     again(&server, &format!("{path}/jobs"), "k", more, &added).await;
     again(&server, "/v1/batches", "k", body, &first).await;
-    for job in server.reserve("a", json!({"count": 9})).await {
+    for job in server.reserve("a", json!({"count": 9, "lease_ms": 600_000})).await {
         assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
     }
     let called = server.reserve("after", json!({"count": 9})).await;
@@ -213,7 +213,7 @@ pub async fn a_batch_of_duplicates_is_refused(place: &Place) {
     refused(&twice, 409, "batch-of-duplicates");
     assert_eq!(twice.1["job_id"], batch["jobs"][0]["id"]);
     assert_eq!(count(&server, "after").await, 0);
-    for job in server.reserve("a", json!({"count": 9})).await {
+    for job in server.reserve("a", json!({"count": 9, "lease_ms": 600_000})).await {
         assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
     }
     assert_eq!(count(&server, "after").await, 1);
@@ -240,7 +240,7 @@ pub async fn a_batch_that_is_sent_twice_in_parts_calls_back_once(place: &Place) 
     let second = open().await;
     refused(&server.post(&format!("{second}/jobs"), parts).await, 409, "batch-of-duplicates");
     assert_eq!(count(&server, "after").await, 0, "it has called back");
-    for job in server.reserve("a", json!({"count": 9})).await {
+    for job in server.reserve("a", json!({"count": 9, "lease_ms": 600_000})).await {
         assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
     }
     assert_eq!(count(&server, "after").await, 1);
@@ -375,14 +375,14 @@ pub async fn a_keyed_replay_into_a_limited_queue_copies_each_job_once(place: &Pl
     configure(&server, "mail", json!({"retain_done_ms": 600_000})).await;
     for n in 0..5 {
         server.push("mail", json!({ "payload": n })).await;
-        let taken = server.reserve("mail", json!({})).await.remove(0);
+        let taken = server.reserve("mail", json!({"lease_ms": 600_000})).await.remove(0);
         assert_eq!(server.settle(&taken, "commit", json!({})).await.0, 200);
     }
     configure(&server, "mail", json!({"retain_done_ms": 600_000, "max_jobs": 3})).await;
     let (mut copied, mut refused) = (Vec::new(), 0);
     let last = loop {
         let answer = keyed(&server, "/v1/queues/mail/replay", "k", json!({})).await;
-        for job in server.reserve("mail", json!({"count": 9})).await {
+        for job in server.reserve("mail", json!({"count": 9, "lease_ms": 600_000})).await {
             assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
             copied.push(job["payload"].as_u64().unwrap());
         }

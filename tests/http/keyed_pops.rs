@@ -68,13 +68,24 @@ pub async fn a_keyed_pop_of_a_server_that_was_killed_goes_on(place: &Place) {
     let server = Server::start_with(&place.url, &environment).await;
     server.push("mail", json!({"payload": 1})).await;
     std::fs::write(points.path().join("pop.claimed"), "kill").unwrap();
+    let since = std::time::Instant::now();
     let request = server.http.post(format!("{}{POP}", server.base)).header("idempotency-key", "k");
     let lost = request.json(&json!({})).send().await;
     assert!(lost.is_err(), "{lost:?}");
     drop(server);
     let server = Server::start(&place.url).await;
-    let first = keyed(&server, POP, "k", json!({})).await;
-    assert_eq!((first.status, &first.json()["jobs"][0]["attempt"]), (200, &json!(1)), "{}", first.text);
+    let mut first = keyed(&server, POP, "k", json!({})).await;
+    // Where the store was so slow that the lease has run out, the job comes back first, and this is its second attempt.
+    let is_over = since.elapsed() >= std::time::Duration::from_secs(30);
+    if is_over && first.json()["jobs"] == json!([]) {
+        until("the job is there again", || async {
+            server.get("/v1/queues/mail/peek").await.1["jobs"] != json!([])
+        })
+        .await;
+        first = keyed(&server, POP, "k", json!({})).await;
+    }
+    let attempt = first.json()["jobs"][0]["attempt"].clone();
+    assert!(first.status == 200 && (attempt == 1 || (is_over && attempt == 2)), "{}", first.text);
     again(&server, POP, "k", json!({}), &first).await;
 }
 

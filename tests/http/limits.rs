@@ -94,8 +94,8 @@ pub async fn there_are_only_so_many_names(place: &Place) {
     let (first, _) =
         (server.push("q", json!({"payload": 1})).await, server.push("q", json!({"payload": 1})).await);
     let reserve = async |key: &str| {
-        let headers = [("idempotency-key", key)];
-        raw(&server, "POST", "/v1/queues/q/reserve", &headers, r#"{"count":1}"#).await.answer()
+        let (headers, ask) = ([("idempotency-key", key)], r#"{"count":1,"lease_ms":600000}"#);
+        raw(&server, "POST", "/v1/queues/q/reserve", &headers, ask).await.answer()
     };
     for (key, status) in [("one", 200), ("two", 429), ("one", 200)] {
         let (got, answer) = reserve(key).await;
@@ -259,7 +259,7 @@ pub async fn a_reserved_job_expires_once_it_is_given_back(place: &Place) {
     for queue in ["commit", "rollback", "lapse"] {
         let job = json!({"payload": 1, "expires_in_ms": 500});
         let id = server.push(queue, job.clone()).await;
-        let lease_ms = if queue == "lapse" { 600 } else { 30_000 };
+        let lease_ms = if queue == "lapse" { 600 } else { 600_000 };
         let mut reserved = server.reserve(queue, json!({"lease_ms": lease_ms})).await;
         // On a machine that is very busy the job may have expired before anybody could reserve it.
         let Some(taken) = reserved.pop() else { continue };

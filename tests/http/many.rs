@@ -18,7 +18,7 @@ fn item(job: &Value, mut more: Value) -> Value {
 
 pub async fn each_element_of_a_settle_stands_for_itself(place: &Place) {
     let server = Server::start(&place.url).await;
-    let jobs = reserved(&server, 6, 30_000).await;
+    let jobs = reserved(&server, 6, 50_000).await;
     let stranger = json!({"id": "nobody", "reservation": "x"});
     let body = json!({
         "commit": [item(&jobs[0], json!({"result": 1})), stranger, item(&jobs[1], json!({"colour": 1})), 5],
@@ -116,7 +116,7 @@ pub async fn a_settle_of_nothing_answers_nothing(place: &Place) {
 
 pub async fn the_same_job_twice_in_a_settle(place: &Place) {
     let server = Server::start(&place.url).await;
-    let jobs = reserved(&server, 4, 30_000).await;
+    let jobs = reserved(&server, 4, 50_000).await;
     let twice = |n: usize| vec![item(&jobs[n], json!({})), item(&jobs[n], json!({}))];
     let (_, answer) = server
         .post(

@@ -44,7 +44,7 @@ pub async fn a_keyed_reserve_of_so_many_bytes_claims_once(place: &Place) {
     let server = Server::start(&place.url).await;
     fill(&server, "a", 5).await;
     fill(&server, "b", 5).await;
-    let body = json!({"queues": ["a", "b"], "count": 10, "max_bytes": 40_000});
+    let body = json!({"queues": ["a", "b"], "count": 10, "max_bytes": 40_000, "lease_ms": 600_000});
     let (status, first) = keyed(&server, "/v1/reserve", "k", body.clone()).await;
     let queues: Vec<&str> =
         first["jobs"].as_array().unwrap().iter().map(|job| job["queue"].as_str().unwrap()).collect();
@@ -77,6 +77,9 @@ pub async fn a_key_belongs_to_its_request(place: &Place) {
     let server = Server::start(&place.url).await;
     fill(&server, "mail", 3).await;
     let other = fill(&server, "other", 1).await;
+    for queue in ["mail", "other"] {
+        configure(&server, queue, json!({"lease_ms": 600_000})).await;
+    }
     let (_, first) = keyed(&server, PATH, "k", json!({"count": 1})).await;
     for body in [
         json!({"count": 2}),
@@ -111,6 +114,7 @@ pub async fn a_key_belongs_to_its_request(place: &Place) {
 
 pub async fn an_empty_answer_is_not_remembered(place: &Place) {
     let server = Server::start(&place.url).await;
+    configure(&server, "mail", json!({"lease_ms": 600_000})).await;
     for wait_ms in [0, 50] {
         let body = json!({ "wait_ms": wait_ms });
         let key = format!("k{wait_ms}");
@@ -130,7 +134,7 @@ pub async fn an_empty_answer_is_not_remembered(place: &Place) {
 pub async fn a_repeat_while_the_first_runs_waits_for_it(place: &Place) {
     let server = Server::start_with(&place.url, ONLY_WOKEN).await;
     let since = Instant::now();
-    let body = json!({"wait_ms": LONG_MS});
+    let body = json!({"wait_ms": LONG_MS, "lease_ms": 600_000});
     let first = begin(&server, PATH, &[("idempotency-key", "k")], body.clone());
     until_looked(&server, 1).await;
     let second = begin(&server, PATH, &[("idempotency-key", "k")], body);
@@ -178,7 +182,7 @@ pub async fn a_repeat_at_another_server_waits_for_the_first(place: &Place) {
     let (one, two) =
         (Server::start_with(&place.url, ONLY_WOKEN).await, Server::start_with(&place.url, ONLY_WOKEN).await);
     let since = Instant::now();
-    let body = json!({"wait_ms": LONG_MS});
+    let body = json!({"wait_ms": LONG_MS, "lease_ms": 600_000});
     let first = begin(&one, PATH, &[("idempotency-key", "k")], body.clone());
     until_looked(&one, 1).await;
     let second = begin(&two, PATH, &[("idempotency-key", "k")], body);

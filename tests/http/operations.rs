@@ -12,7 +12,7 @@ async fn kill(server: &Server, queue: &str, count: usize) -> Vec<String> {
     let (status, pushed) =
         server.post(&format!("/v1/queues/{queue}/jobs/batch"), json!({"jobs": jobs})).await;
     assert_eq!(status, 200, "{pushed}");
-    let taken = server.reserve(queue, json!({"count": count})).await;
+    let taken = server.reserve(queue, json!({"count": count, "lease_ms": 600_000})).await;
     assert_eq!(taken.len(), count);
     let rollback: Vec<Value> = taken
         .iter()
@@ -242,7 +242,7 @@ pub async fn a_replay_into_a_full_queue_goes_on_later(place: &Place) {
         |now: &Value| [&now["affected"], &now["scanned"], &now["skipped"]].map(|n| n.as_u64().unwrap());
     assert_eq!((&waits["state"], figures(&waits)), (&json!("running"), [2, 2, 0]), "{waits}");
     until("all are copied", || async {
-        for taken in server.reserve("small", json!({"count": 2})).await {
+        for taken in server.reserve("small", json!({"count": 2, "lease_ms": 600_000})).await {
             assert_eq!(server.settle(&taken, "commit", json!({})).await.0, 200);
         }
         operation(&server, &id).await["state"] != "running"

@@ -132,7 +132,7 @@ pub async fn the_queues_lease_holds_when_the_reserve_does_not_say(place: &Place)
     let server = Server::start(&place.url).await;
     configure(&server, "mail", json!({"lease_ms": 100})).await;
     server.push("mail", json!({"payload": 1})).await;
-    let first = take(&server, "mail").await;
+    let first = server.reserve("mail", json!({"worker": "w1"})).await.remove(0);
     let mut second = Vec::new();
     until("the reservation has run out", || async {
         server.reserve("mail", json!({"lease_ms": 60_000})).await.first().is_some_and(|job| {

@@ -122,7 +122,8 @@ pub async fn a_job_that_is_gone_ends_a_wait_for_its_result(place: &Place) {
 }
 
 pub async fn a_wait_for_a_result_ends_when_the_server_stops(place: &Place) {
-    let mut server = Server::start_with(&place.url, ONLY_WOKEN).await;
+    let patient = [ONLY_WOKEN[0], ("TAILBACK__SHUTDOWN_MS", "120000")];
+    let mut server = Server::start_with(&place.url, &patient).await;
     let since = Instant::now();
     let pushed = server.push("sums", json!({"payload": 1})).await;
     let waiter = begin_wait(&server, &pushed, LONG_MS).await;

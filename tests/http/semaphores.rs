@@ -163,7 +163,7 @@ pub async fn max_reserved_holds_and_a_settle_wakes(place: &Place) {
     for n in 0..5 {
         server.push("mail", json!({"payload": n})).await;
     }
-    let held = server.reserve("mail", json!({"count": 5})).await;
+    let held = server.reserve("mail", json!({"count": 5, "lease_ms": 600_000})).await;
     assert_eq!(held.len(), 2);
     let since = Instant::now();
     let waiter = waiting_reserve(&server, "mail").await;

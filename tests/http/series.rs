@@ -137,7 +137,7 @@ pub async fn a_series_says_how_many_jobs_there_were(place: &Place) {
     assert!(last("oldest_ready_age_ms", "&queue=other").await.is_some());
     assert_eq!(last("depth_ready", "&queue=never").await, None);
     // It stays so without being written again, and ends with the last job.
-    for job in server.reserve("other", json!({"count": 2})).await {
+    for job in server.reserve("other", json!({"count": 2, "lease_ms": 600_000})).await {
         assert_eq!(server.settle(&job, "commit", json!({})).await.0, 200);
     }
     until("it is empty", || async { last("depth_ready", "&queue=other").await == Some(0) }).await;
@@ -194,10 +194,12 @@ pub async fn every_busy_queue_has_rates(place: &Place) {
     let (_, all) = server.get("/stats").await;
     let seen =
         all["rates_per_s"]["pushed"].as_f64().unwrap() * all["rates_over_ms"].as_f64().unwrap() / 1000.0;
-    assert!((seen - 3000.0).abs() < 1.0, "{seen}: {all}");
+    // The rates are of the last minute: where the server was there for longer, they may be of a part only.
+    let is_whole = |stats: &Value| stats["rates_over_ms"].as_u64().unwrap() <= 50_000;
+    assert!(seen < 3001.0 && (seen > 2999.0 || !is_whole(&all)), "{seen}: {all}");
     for n in [0, 199, 200, 201, 299, 499, 500, 1700, 2999] {
         let (_, stats) = server.get(&format!("/v1/queues/q{n}/stats")).await;
-        assert!(stats["rates_per_s"]["pushed"].as_f64().unwrap() > 0.0, "{stats}");
+        assert!(stats["rates_per_s"]["pushed"].as_f64().unwrap() > 0.0 || !is_whole(&stats), "{stats}");
         assert!(stats.get("rates_are_partial").is_none(), "{stats}");
         assert_eq!(sum(&server, &format!("metric=pushed&queue=q{n}")).await, 1);
     }
@@ -292,7 +294,7 @@ pub async fn all_queues_together_tell_what_is_tried_again(place: &Place) {
     assert_eq!((&now["backoff"], now.get("is_partial")), (&json!(0), None), "{now}");
     assert_eq!(now["oldest_ages_are_partial"], true, "one may be in a twenty-first queue: {now}");
     for (queue, back) in [("q24", json!({})), ("q23", json!({"delay_ms": 600_000}))] {
-        let taken = server.reserve(queue, json!({})).await.remove(0);
+        let taken = server.reserve(queue, json!({"lease_ms": 600_000})).await.remove(0);
         let mut ask = back;
         ask["keep_place"] = json!(queue == "q24");
         assert_eq!(server.settle(&taken, "rollback", ask).await.0, 200);

@@ -286,7 +286,7 @@ async fn a_dead_token_beside_a_live_one(place: &Place, more: Value) {
     let other = one.push("in", json!({"payload": {"n": 2}})).await;
     let (status, answer) = two.post(&format!("/v1/jobs/{}/release", id(&stale)), json!({})).await;
     assert_eq!(status, 200, "{answer}");
-    let jobs = two.reserve("in", json!({"count": 2})).await;
+    let jobs = two.reserve("in", json!({"count": 2, "lease_ms": 600_000})).await;
     let held = |id: &str| jobs.iter().find(|job| job["id"] == id).unwrap();
     let (first, second) = (held(&id(&stale)), held(&other));
     let item = |job: &Value| {

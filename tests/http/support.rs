@@ -1,5 +1,6 @@
 //! What the cases of this suite share: raw requests, checks of problems, and waiting.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use reqwest::header::HeaderMap;
@@ -13,8 +14,8 @@ pub use crate::common::server::{LOOKED, Place, Server, looked, metric, until, un
 pub const ONLY_WOKEN: &[(&str, &str)] = &[("TAILBACK_WAIT__POLL_MS", "60000")];
 /// How long a waiter waits that is woken much earlier.
 pub const LONG_MS: u64 = 55_000;
-/// Well under [`LONG_MS`], and long enough for a machine that is busy.
-pub const WOKEN: Duration = Duration::from_secs(40);
+/// Under [`LONG_MS`], and long enough for a machine that is busy, or a MongoDB that stands still for 40 s.
+pub const WOKEN: Duration = Duration::from_secs(50);
 
 /// A whole answer.
 pub struct Reply {
@@ -88,7 +89,8 @@ pub fn begin(server: &Server, path: &str, headers: &[(&str, &str)], body: Value)
 
 /// A reserve from this queue that waits until it is woken.
 pub fn begin_reserve(server: &Server, queue: &str) -> JoinHandle<(u16, Value)> {
-    begin(server, &format!("/v1/queues/{queue}/reserve"), &[], json!({"wait_ms": LONG_MS}))
+    let ask = json!({"wait_ms": LONG_MS, "lease_ms": 600_000});
+    begin(server, &format!("/v1/queues/{queue}/reserve"), &[], ask)
 }
 
 /// The same once it has looked in vain, where no other call claims meanwhile.
@@ -119,7 +121,7 @@ pub fn id(job: &Value) -> String {
 
 /// Reserves the one job that the queue has.
 pub async fn take(server: &Server, queue: &str) -> Value {
-    let jobs = server.reserve(queue, json!({"worker": "w1"})).await;
+    let jobs = server.reserve(queue, json!({"worker": "w1", "lease_ms": 600_000})).await;
     assert_eq!(jobs.len(), 1, "queue {queue} has no job to reserve");
     jobs.into_iter().next().unwrap()
 }
@@ -135,6 +137,19 @@ pub async fn configure(server: &Server, queue: &str, settings: Value) {
     let path = format!("/v1/queues/{queue}");
     let (status, answer) = server.send(reqwest::Method::PUT, &path, Some(settings)).await;
     assert_eq!(status, 200, "{answer}");
+}
+
+/// The servers that this one lists, once they are so many: one that has not said so for 15 s is not among them.
+pub async fn servers_listed(server: &Server, count: usize) -> Vec<Value> {
+    let listed = RefCell::new(Vec::new());
+    until("the servers are known", || async {
+        let (status, answer) = server.get("/v1/servers").await;
+        assert_eq!(status, 200, "{answer}");
+        *listed.borrow_mut() = answer["servers"].as_array().unwrap().clone();
+        listed.borrow().len() == count
+    })
+    .await;
+    listed.into_inner()
 }
 
 /// What the repeat of a call is told that was answered so: the same, and that it is a repeat.

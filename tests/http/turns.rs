@@ -49,7 +49,8 @@ impl Load {
                     let push = post(format!("/v1/queues/{queue}/jobs"), json!({"payload": 1})).await;
                     let Some(push) = push else { return };
                     pushed.lock().unwrap().push(push["id"].as_str().unwrap().to_owned());
-                    let Some(answer) = post(format!("/v1/queues/{queue}/reserve"), json!({})).await else {
+                    let ask = json!({"lease_ms": 600_000});
+                    let Some(answer) = post(format!("/v1/queues/{queue}/reserve"), ask).await else {
                         return;
                     };
                     for job in answer["jobs"].as_array().unwrap() {
@@ -105,7 +106,8 @@ pub async fn who_comes_alone_does_not_wait_for_a_busy_server(place: &Place) {
             let before = gathered(&one).await;
             for _ in 0..10 {
                 one.push(queue, json!({"payload": 1})).await;
-                let (_, answer) = one.post(&format!("/v1/queues/{queue}/reserve"), json!({})).await;
+                let ask = json!({"lease_ms": 600_000});
+                let (_, answer) = one.post(&format!("/v1/queues/{queue}/reserve"), ask).await;
                 for job in answer["jobs"].as_array().unwrap() {
                     assert_eq!(one.settle(job, "commit", json!({})).await.0, 200);
                 }

@@ -110,7 +110,7 @@ pub async fn a_unique_index_of_another_program_refuses_its_own(place: &Place) {
     violates(&problem);
     server.push("letters", order(7, None)).await;
     server.push("letters", order(9, None)).await;
-    let taken = server.reserve("letters", json!({"count": 2})).await;
+    let taken = server.reserve("letters", json!({"count": 2, "lease_ms": 600_000})).await;
     let moves: Vec<Value> = taken
         .iter()
         .map(|job| json!({"id": job["id"], "reservation": job["reservation"], "queue": "mail"}))

@@ -195,7 +195,8 @@ impl Load {
         let client = actor.client();
         drain(&client, &servers, &["pops"], patience).await;
         let history = self.shared.recorder.history();
-        let scan = Scan::read(&bases[0], &history).await;
+        let within = (2 * patience).max(Duration::from_secs(60));
+        let scan = Scan::read_within(&bases[0], &history, within).await;
         let violations = judge(&history, &scan, setup);
         (scan, violations)
     }

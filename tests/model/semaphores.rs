@@ -213,7 +213,9 @@ impl World<'_> {
         for _ in 0..ROUNDS {
             let was_called = self.call(None).await?;
             self.reap().await?;
-            if !self.claim_everything().await? && !was_called {
+            let is_idle = !self.claim_everything().await? && !was_called;
+            // A claim that wins nothing may block a job that an earlier one had left ready, since it knew a semaphore to be full.
+            if is_idle && !self.call(None).await? {
                 return self.check_nobody_waits();
             }
             self.settle_down().await?;

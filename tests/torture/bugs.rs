@@ -56,7 +56,7 @@ const CALLS: usize = 500;
 const ROUND_MAX: Duration = Duration::from_secs(20);
 /// A drain that commits nothing for so long is over, where a mistake is looked for; and where there is none, on however busy a machine.
 const DRAIN: Duration = Duration::from_secs(5);
-const DRAIN_OF_ALL: Duration = Duration::from_secs(60);
+const DRAIN_OF_ALL: Duration = Duration::from_secs(120);
 /// How many are looked for at once.
 const AT_ONCE: usize = 3;
 

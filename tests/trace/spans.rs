@@ -328,11 +328,13 @@ async fn a_request_whose_client_leaves_has_a_span(place: &Place) {
 /// Also where the environment of `tailback work` names another trace.
 async fn what_a_worker_settles_is_in_the_trace_of_its_job(place: &Place) {
     let receiver = Receiver::start().await;
-    let server = Server::start_with(&place.url, &receiver.environment("0")).await;
+    let patient = [("TAILBACK_DEFAULTS__WORKER_TIMEOUT_MS", "600000")];
+    let environment = [&receiver.environment("0")[..], &patient].concat();
+    let server = Server::start_with(&place.url, &environment).await;
     let (of_job, of_worker) = (context("01"), context("01"));
     let path = "/v1/queues/work/jobs";
     assert_eq!(post_in(&server, path, &[("traceparent", &of_job)], json!({})).await.0, 201);
-    let mut work = cli::command(&server.base, &["work", "work", "--once", "--", "true"]);
+    let mut work = cli::command(&server.base, &["work", "work", "--once", "--lease", "10m", "--", "true"]);
     work.env("TRACEPARENT", &of_worker);
     cli::finish(work).await.with(0);
     let is_settle = |span: &Span| span.kind == 2 && span.name.ends_with("/commit");
