@@ -25,9 +25,6 @@ use tokio::task::JoinSet;
 const QUEUES: [&str; 4] = ["a", "b", "c", "graves"];
 const STATES: [&str; 6] = ["ready", "scheduled", "reserved", "blocked", "dead", "done"];
 
-/// With a deadline that a busy machine does not run into.
-const UNHURRIED: &[(&str, &str)] = &[("TAILBACK_MONGODB__DEADLINE_MS", "60000")];
-
 type Counts = BTreeMap<String, u64>;
 
 async fn database(url: &str) -> Database {
@@ -207,7 +204,7 @@ async fn counts_need_no_correction_on_one_server(place: &Place) {
     let database = database(&place.url).await;
     let no_lease = doc! { "_id": { "$ne": "reconciler" } };
     database.create_collection("meta").validator(no_lease).await.unwrap();
-    let mut server = Arc::new(Server::start_with(&place.url, UNHURRIED).await);
+    let mut server = Arc::new(Server::start(&place.url).await);
     let queues = work_of_eight(&server).await;
     let (task, slow) = (reconciler(&server).await, slow_calls(&server).await);
     assert_eq!(task["runs"], task["failures"], "the reconciler has worked: {task}");
@@ -230,7 +227,7 @@ async fn counts_need_no_correction_on_one_server(place: &Place) {
     }
     // Where all is known and nobody is at work, a server that compares everything finds nothing to correct.
     database.run_command(doc! { "collMod": "meta", "validator": {} }).await.unwrap();
-    let next = Server::start_with(&place.url, UNHURRIED).await;
+    let next = Server::start(&place.url).await;
     agree(&next, &jobs, &queues).await;
     until_everything_was_compared(&database).await;
     let task = reconciler(&next).await;
@@ -242,7 +239,7 @@ async fn what_two_servers_purge_at_once_is_counted_once(place: &Place) {
     let database = database(&place.url).await;
     let no_lease = doc! { "_id": { "$ne": "reconciler" } };
     database.create_collection("meta").validator(no_lease).await.unwrap();
-    let start = || Server::start_with(&place.url, UNHURRIED);
+    let start = || Server::start(&place.url);
     let servers: [Server; 2] = tokio::join!(start(), start()).into();
     let jobs = database.collection("jobs");
     for round in 0..4 {
@@ -270,7 +267,7 @@ async fn what_two_servers_purge_at_once_is_counted_once(place: &Place) {
 /// (`reconcile.rs`). A later one is corrected, and corrected back once it has come; and see above for writes whose
 /// outcome stays unknown. So where a call took longer there may be corrections, and otherwise there is none.
 async fn what_is_under_way_is_not_corrected(place: &Place) {
-    let server = Arc::new(Server::start_with(&place.url, UNHURRIED).await);
+    let server = Arc::new(Server::start(&place.url).await);
     let queues = work_of_eight(&server).await;
     let database = database(&place.url).await;
     agree(&server, &database.collection("jobs"), &queues).await;

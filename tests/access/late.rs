@@ -181,8 +181,9 @@ async fn nobody_is_let_in_before_the_keys_are_known() {
     ok(&server.get("/healthz").await);
     mongod.run().await;
     server.until_ready().await;
-    let (status, answer) = begun.finish().await;
-    assert!([401, 503].contains(&status), "{status} {answer}");
+    if let Some((status, answer)) = begun.finished().await {
+        assert!([401, 503].contains(&status), "{status} {answer}");
+    }
     refused(&server.get("/v1/queues").await, 401, "unauthorized");
     assert_eq!(get(&server, &first, "/v1/queues/q/jobs").await.1["jobs"], json!([]));
 }

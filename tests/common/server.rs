@@ -112,7 +112,17 @@ impl Server {
 
     /// Waits until `/readyz` answers 200.
     pub async fn until_ready(&self) {
-        until("the server is ready", || async { self.get("/readyz").await.0 == 200 }).await;
+        until("the server is ready", || async {
+            match self.try_send(reqwest::Method::GET, "/readyz", None).await {
+                Ok((status, _)) => status == 200,
+                Err(error) => {
+                    // One that ends says why a moment later.
+                    tokio::time::sleep(Duration::from_secs(5)).await;
+                    panic!("{error:?}");
+                }
+            }
+        })
+        .await;
     }
 
     /// A GET: status and JSON body (null where there is none).

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::common::proxy::Fault;
-use crate::common::server::{Place, Server};
-use crate::world::{LONG_MS, PATIENT, Pair, push, take};
+use crate::common::server::{Place, Server, UNHURRIED};
+use crate::world::{LONG_MS, Pair, push, take};
 
 /// For how long a job is held before its commit.
 const HELD_MS: u64 = 2150;
@@ -34,7 +34,7 @@ pub async fn a_commit_that_never_arrived_is_not_acknowledged(place: &Place) {
 pub async fn a_commit_that_never_arrived_is_not_acknowledged_after_a_sleep(place: &Place) {
     let points = tempfile::tempdir().unwrap();
     let faults = ("TAILBACK_FAULTS", points.path().to_str().unwrap());
-    let pair = Pair::start_with(place, &[PATIENT, faults]).await;
+    let pair = Pair::start_with(place, &[UNHURRIED, faults]).await;
     commit_that_is_overtaken(&pair, || std::fs::write(points.path().join("clock.slept"), "60000").unwrap())
         .await;
 }

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::common::server::{Server, until};
 use crate::set::Set;
-use crate::world::{LONG_MS, PATIENT, PROMPT};
+use crate::world::{LONG_MS, PROMPT};
 
 /// A call whose write no majority has until the set goes on.
 fn begin(server: &Server, path: &str, key: Option<&str>, body: Value) -> JoinHandle<(u16, Value)> {
@@ -37,7 +37,7 @@ async fn until_so(what: &str, is_so: impl AsyncFn() -> bool) {
 async fn what_no_majority_has_is_not_answered() {
     let set = Set::start().await;
     let (points, of_two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap()), PATIENT];
+    let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
     let prompt = [PROMPT, &[("TAILBACK_FAULTS", of_two.path().to_str().unwrap())]].concat();
     // The one waits for its writes for a minute, the other for some seconds.
     let url = set.url();

@@ -7,16 +7,15 @@ use serde_json::{Value, json};
 
 use crate::common::server::{Server, until};
 use crate::set::Set;
-use crate::world::PATIENT;
 
 /// A purge that only the old primary has is found by another one, which waits to have it confirmed while the primary changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_old_primary_showed_is_not_confirmed_by_the_next_one() {
     let mut set = Set::start().await;
     let points = tempfile::tempdir().unwrap();
-    let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap()), PATIENT];
+    let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
     let url = set.url_of_all();
-    let (one, two) = tokio::join!(Server::start_with(&url, &[PATIENT]), Server::start_with(&url, &faults));
+    let (one, two) = tokio::join!(Server::start(&url), Server::start_with(&url, &faults));
     let id = one.push("purged", json!({"payload": 1})).await;
     let look = format!("/v1/jobs/{id}");
     until("both servers see the job", || async { two.get(&look).await.0 == 200 }).await;

@@ -7,7 +7,6 @@ use mongodb::bson::{Document, doc};
 use serde_json::{Value, json};
 
 use crate::common::server::{Place, Server, until};
-use crate::world::PATIENT;
 
 fn stop_at(point: &str, points: &Path) {
     std::fs::write(points.join(point), "pause").unwrap();
@@ -26,7 +25,7 @@ fn go_on(point: &str, points: &Path) {
 /// cancelled.
 pub async fn what_a_claim_has_won_is_handed_out_whoever_wrote_it_since(place: &Place) {
     let points = tempfile::tempdir().unwrap();
-    let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap()), PATIENT];
+    let faults = [("TAILBACK_FAULTS", points.path().to_str().unwrap())];
     let server = Server::start_with(&place.url, &faults).await;
     let client = Client::with_uri_str(&place.url).await.unwrap();
     let jobs = client.default_database().unwrap().collection::<Document>("jobs");

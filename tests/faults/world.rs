@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::common::proxy::{Placed, Proxy};
-use crate::common::server::{PATIENCE, Place, Server, looked, until};
+use crate::common::server::{PATIENCE, Place, Server, UNHURRIED, looked, until};
 
 /// Longer than any of these tests takes: nothing lapses by accident.
 pub const LONG_MS: u64 = 600_000;
@@ -23,8 +23,6 @@ pub const DEADLINE: Duration = Duration::from_millis(2500);
 /// Servers that do so, and notice soon what has run out.
 pub const PROMPT: &[(&str, &str)] = &[("TAILBACK_MONGODB__DEADLINE_MS", "2500"), NOTICING];
 const NOTICING: (&str, &str) = ("TAILBACK_REAPER__INTERVAL_MS", "100");
-/// A server that has time for whatever a test, or a busy machine, does to MongoDB.
-pub const PATIENT: (&str, &str) = ("TAILBACK_MONGODB__DEADLINE_MS", "60000");
 
 /// See the module's documentation.
 pub struct Pair {
@@ -41,7 +39,7 @@ impl Pair {
 
     /// `far` is patient: it gives up in no test.
     pub async fn patient(place: &Place) -> Self {
-        Self::start_with(place, &[PATIENT]).await
+        Self::start_with(place, &[UNHURRIED]).await
     }
 
     /// The same with more variables of `far`.

@@ -75,7 +75,7 @@ pub async fn a_heartbeat_extends_all_that_its_worker_holds(place: &Place) {
     let short = server.reserve("mail", ask(300_000)).await.remove(0);
     let long = server.reserve("mail", ask(LEASE_MS)).await.remove(0);
     let other = server.reserve("mail", json!({"worker": "w2", "lease_ms": LEASE_MS})).await.remove(0);
-    let said = json!({"slots": 4, "version": "mailer 1.2"});
+    let said = json!({"slots": 4, "version": "mailer 1.2", "timeout_ms": 300_000});
     let answer = loop {
         let answer = beat(&server, "w1", said.clone()).await;
         // Deadlines have milliseconds, and this one may be of the same as the reserve.
@@ -85,7 +85,7 @@ pub async fn a_heartbeat_extends_all_that_its_worker_holds(place: &Place) {
             break answer;
         }
     };
-    assert_eq!((&answer["held"], &answer["timeout_ms"]), (&json!(2), &json!(15_000)));
+    assert_eq!((&answer["held"], &answer["timeout_ms"]), (&json!(2), &json!(300_000)));
     assert_eq!(answer["cancel_requested"], json!([]));
     for job in [&short, &long] {
         let now = see(&server, &id(job)).await;
@@ -98,16 +98,16 @@ pub async fn a_heartbeat_extends_all_that_its_worker_holds(place: &Place) {
     let (status, shown) = worker(&server, "w1").await;
     assert_eq!(status, 200, "{shown}");
     let expected = json!({"name": "w1", "version": "mailer 1.2", "slots": 4, "seen_at": shown["seen_at"],
-        "timeout_ms": 15_000, "silent": false, "reserved": 2});
+        "timeout_ms": 300_000, "silent": false, "reserved": 2});
     assert_eq!(shown, expected);
-    // Nothing needs to be said, and what is not said is not known.
-    let reply = raw(&server, "POST", "/v1/workers/w1/heartbeat", &[], "").await;
-    assert_eq!((reply.status, &reply.json()["held"]), (200, &json!(2)));
-    let (_, shown) = worker(&server, "w1").await;
-    assert!(shown.get("slots").is_none() && shown.get("version").is_none(), "{shown}");
 
     assert_eq!(server.settle(&short, "commit", json!({})).await.0, 200);
     assert_eq!(server.settle(&long, "rollback", json!({})).await.0, 200);
+    // Nothing needs to be said, and what is not said is not known.
+    let reply = raw(&server, "POST", "/v1/workers/w1/heartbeat", &[], "").await;
+    assert_eq!((reply.status, &reply.json()["held"]), (200, &json!(0)));
+    let (_, shown) = worker(&server, "w1").await;
+    assert!(shown.get("slots").is_none() && shown.get("version").is_none(), "{shown}");
     let answer = beat(&server, "w1", json!({})).await;
     assert_eq!(answer, json!({"timeout_ms": 15_000, "held": 0, "cancel_requested": []}));
 }
