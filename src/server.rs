@@ -312,13 +312,13 @@ pub async fn transfer(config: &Config, from: &StoreUrl, to: &StoreUrl) -> anyhow
     let tuning = patient(config.mongodb);
     let (source, _) = store_at(from, tuning).context("--from")?;
     let (target, _) = store_at(to, tuning).context("--to")?;
-    let outcome = copy(&*source, &*target).await;
+    let outcome = copy(&*source, &target, is_alone(to)).await;
     source.close().await;
     target.close().await;
     outcome
 }
 
-async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<Verdict> {
+async fn copy(source: &dyn Store, target: &Arc<dyn Store>, is_alone: bool) -> anyhow::Result<Verdict> {
     let prepared = |error: StoreError| anyhow::anyhow!("{}", chain(&error));
     let made = source.migrate().await.map_err(prepared).context("--from")?;
     if made.iter().any(|name| name.starts_with(FIRST_MIGRATION)) {
@@ -328,8 +328,12 @@ async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<Verdict>
     }
     target.migrate().await.map_err(prepared).context("--to")?;
     source.check_whole().await.map_err(prepared).context("--from")?;
-    target.check_whole().await.map_err(prepared).context("--to")?;
-    transfer::copy(source, target, &mut Progress::new()).await
+    transfer::copy(source, target, is_alone, &mut Progress::new()).await
+}
+
+/// Returns whether no other process can have this store open: a file is locked.
+fn is_alone(url: &StoreUrl) -> bool {
+    matches!(url, StoreUrl::Sqlite(_))
 }
 
 /// Returns a picture of all that a store keeps, and the name of its kind. Servers may run on it meanwhile. A file keeps the moment of a
@@ -432,9 +436,8 @@ async fn restore(
     let failed = |error: StoreError| anyhow::anyhow!("{}", chain(&error));
     check_target(config).await?;
     target.migrate().await.map_err(failed)?;
-    let is_alone = matches!(config.store, StoreUrl::Sqlite(_)); // its file is locked
     let read_now = async || read(config, Isolation::Snapshot).await;
-    let hold = backup::claim(target, from.head(), is_alone, read_now).await?;
+    let hold = backup::claim(target, from.head(), is_alone(&config.store), read_now).await?;
     let mut progress = Progress::new();
     let restoring = async {
         backup::restore(&mut from, &hold, &mut progress).await?;

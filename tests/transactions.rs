@@ -278,7 +278,7 @@ async fn each_kind_survives_each_failure_at_each_step() {
     let database = client.database(DATABASE);
     // A build locks the jobs, and transactions give up at once where they must wait for a lock: on a slow disk for as long as it takes.
     make(&database, &RARE).await;
-    let mark = RestoreMark { backup: "backup".to_owned(), beat: 1 };
+    let mark = RestoreMark { origin: "backup".to_owned(), beat: 1 };
     assert!(plain.mark_restoring(None, Some(&mark)).await.unwrap());
     let fence = Fence::new(mark);
     let worlds = KINDS.map(|kind| {

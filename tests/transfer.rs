@@ -4,14 +4,19 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+mod transfer {
+    pub mod interrupted;
+}
 
-use common::mongod::drop_database;
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+
 use common::server::{PATIENCE, Place, Server, UNHURRIED, until};
 use serde_json::{Value, json};
+use transfer::interrupted::{
+    a_copy_that_stood_still_copies_nothing, an_interrupted_copy_is_completed,
+    what_was_done_since_is_not_copied_again,
+};
 
 /// A copy that runs or has run.
 fn migrate(from: &str, to: &str) -> Command {
@@ -28,7 +33,11 @@ async fn run(mut command: Command) -> Output {
 
 /// A copy that must succeed.
 async fn copy(from: &Place, to: &Place) -> String {
-    let output = run(migrate(&from.url, &to.url)).await;
+    verified(run(migrate(&from.url, &to.url)).await)
+}
+
+/// What a copy says that has succeeded.
+fn verified(output: Output) -> String {
     let (out, errors) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{out}\n{errors}");
     assert!(out.contains("verified"), "{out}");
@@ -238,69 +247,6 @@ async fn what_serves_retries_arrives(from: &Place, to: &Place) {
     assert_eq!(refused(&to.url, &from.url).await.0, Some(1));
 }
 
-/// Kills a copy as soon as it says that it has copied the first jobs. Returns whether it came in time: then the target has some of them, and
-/// not all.
-async fn kill_in_the_middle(from: &Place, to: &Place) -> bool {
-    let mut child = migrate(&from.url, &to.url).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    lines.take_while(|line| !line.starts_with("copying jobs")).for_each(drop);
-    child.kill().unwrap();
-    if child.wait().unwrap().success() {
-        return false;
-    }
-    let server = Server::start(&to.url).await;
-    let counted = async || server.get("/v1/queues/plain/stats").await.1["counts"]["ready"].as_u64().unwrap();
-    // What was killed may not have said how much it had stored.
-    until("the first jobs are counted", || async { counted().await > 0 }).await;
-    counted().await < 4000
-}
-
-/// Removes all that a target has.
-async fn empty(place: &Place) {
-    let Some(file) = place.url.strip_prefix("sqlite:") else { return drop_database(&place.url).await };
-    for end in ["", "-wal", "-shm"] {
-        let _ = std::fs::remove_file(format!("{file}{end}"));
-    }
-}
-
-async fn an_interrupted_copy_is_completed(from: &Place, to: &Place) {
-    let mut server = Server::start(&from.url).await;
-    let filler = "x".repeat(1500);
-    for batch in 0..4 {
-        let jobs: Vec<Value> = (0..1000)
-            .map(|n| json!({"payload": {"n": n, "text": filler}, "key": format!("{batch}/{n}")}))
-            .collect();
-        let (status, _) = server.post("/v1/queues/plain/jobs/batch", json!({"jobs": jobs})).await;
-        assert_eq!(status, 200);
-    }
-    assert!(server.terminate().await.success());
-    // On a machine that is busy the signal may come too late; then the copy begins anew.
-    let end = Instant::now() + PATIENCE;
-    while !kill_in_the_middle(from, to).await {
-        assert!(Instant::now() < end, "no copy was killed in time");
-        empty(to).await;
-    }
-    let mut killed = 0;
-    for delay_ms in [20, 50, 100, 150, 200, 300, 400, 600, 800, 1000] {
-        let mut command = migrate(&from.url, &to.url);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
-        let ended = child.try_wait().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        match ended {
-            Some(status) => assert!(status.success()),
-            None => killed += 1,
-        }
-    }
-    assert!(killed > 0);
-    let told = copy(from, to).await;
-    assert!(told.contains("4000 jobs") && told.contains("4000 keys"), "{told}");
-    let server = Server::start(&to.url).await;
-    let counts = server.get("/v1/queues/plain/stats").await.1["counts"].clone();
-    assert_eq!(counts["ready"], 4000, "the very first answer is right: {counts}");
-}
-
 async fn a_tampered_target_is_reported(from: &Place, to: &Place) {
     let mut server = Server::start(&from.url).await;
     let id = server.push("plain", json!({"payload": 1, "delay_ms": 3_600_000})).await;
@@ -492,5 +438,8 @@ from_to! { sqlite_to_mongo, sqlite, mongo:
 }
 from_to! { sqlite_to_sqlite, sqlite, sqlite:
     everything_arrives what_serves_retries_arrives a_store_with_an_open_operation_is_refused
+    what_was_done_since_is_not_copied_again
 }
-from_to! { mongo_to_mongo, mongo, mongo: everything_arrives what_serves_retries_arrives }
+from_to! { mongo_to_mongo, mongo, mongo:
+    everything_arrives what_serves_retries_arrives a_copy_that_stood_still_copies_nothing what_was_done_since_is_not_copied_again
+}

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::hold::Hold;
 use crate::job::settings::Defaults;
 use crate::job::{BatchId, JobId, Rules};
 use crate::store::{BatchDenied, StoreError};
+use crate::transfer::Hold;
 
 /// The most batches or jobs of one call.
 const PAGE: usize = 500;

@@ -8,7 +8,6 @@
 //! is marked with the id of the backup; until the mark is removed, behind a comparison of the store with the backup, only a restore of the
 //! same backup goes on there, and no server starts.
 
-mod hold;
 mod line;
 mod lost;
 mod read;
@@ -17,12 +16,12 @@ mod tally;
 mod write;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use anyhow::bail;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-pub use self::hold::{Hold, claim};
 pub use self::line::Head;
 pub use self::lost::count_lost;
 pub use self::read::Backup;
@@ -30,8 +29,9 @@ pub use self::restore::restore;
 pub use self::tally::{Tally, Verdict};
 pub use self::write::{Output, check_apart};
 use crate::job::Job;
+use crate::store::Store;
 use crate::store::picture::{Found, Item, Kind, Picture, Spoiled};
-use crate::transfer::Progress;
+use crate::transfer::{Hold, Progress, interrupted};
 
 /// What is not in a backup, as the command says.
 pub const NOT_IN_IT: &str =
@@ -125,6 +125,29 @@ pub async fn check_empty(picture: &mut Picture) -> anyhow::Result<()> {
         bail!("the store is not empty: it has {there}. Nothing was written; restore into an empty store");
     }
     Ok(())
+}
+
+/// Marks a store as the target of this backup. It must be empty, or marked by an earlier run. `is_alone`: no other process can have it open.
+pub async fn claim(
+    target: &Arc<dyn Store>,
+    head: &Head,
+    is_alone: bool,
+    picture: impl AsyncFn() -> anyhow::Result<Picture>,
+) -> anyhow::Result<Hold> {
+    let earlier = interrupted(&**target, &head.id, is_alone).await?;
+    if earlier.is_some() {
+        return Hold::claim(target, &head.id, earlier.as_ref()).await;
+    }
+    check_empty(&mut picture().await?).await?;
+    let hold = Hold::claim(target, &head.id, None).await?;
+    // Again, behind the mark: a server that starts now sees the mark, or has left its secret here before.
+    match check_empty(&mut picture().await?).await {
+        Ok(()) => Ok(hold),
+        Err(error) => {
+            hold.end().await?;
+            Err(error)
+        }
+    }
 }
 
 /// What cannot be read.

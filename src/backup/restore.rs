@@ -6,7 +6,6 @@ use std::io::Read;
 use anyhow::{Context as _, bail};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::hold::Hold;
 use super::read::Backup;
 use crate::job::{ApiKey, Batch, BatchId, BatchResult, Bulk, Job, QueueName, Schedule, SemaphoreName};
 use crate::store::picture::Item;
@@ -14,7 +13,7 @@ use crate::store::{
     AuditRow, Expected, HeldKey, Imported, Memo, PAGE_BYTES, Saved, SettingsChange, StoredSettings,
     TokenSecret, Weight as _,
 };
-use crate::transfer::{Progress, all_or_error};
+use crate::transfer::{Hold, Progress, all_or_error};
 
 /// The most things of one call.
 const PAGE: usize = 500;

@@ -68,6 +68,9 @@ pub trait Access: Send + Sync {
     /// Returns the stored API keys, with their last uses.
     async fn api_keys(&self) -> Result<StoredKeys>;
 
+    /// Returns the secret of this database, if there is one: a server has run on it, or it was copied.
+    async fn stored_secret(&self) -> Result<Option<TokenSecret>>;
+
     /// Returns the secret of this database, which is `fresh` where there was none.
     async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret>;
 

@@ -392,6 +392,7 @@ metered! {
     }
     Access {
         #[early] api_keys() -> Result<StoredKeys>;
+        #[early] stored_secret() -> Result<Option<TokenSecret>>;
         #[early] token_secret(fresh: TokenSecret) -> Result<TokenSecret>;
         add_api_key(key: &ApiKey) -> Result<()>;
         rotate_api_key(id: &ApiKeyId, hash: &SecretHash) -> Result<bool>;

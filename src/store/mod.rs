@@ -99,8 +99,9 @@ pub use transfer::{HeldKey, Imported, Memo, MemoKind, RestoreMark, Transfer};
 pub use workers::{Holdings, Report, TimedOut, Worker, Workers};
 
 /// Why nothing is done with a part of a backup.
-pub const RESTORING: &str = "a backup is being restored into it. Once `tailback import` has ended, a server may start; if it was \
-                             interrupted, run it again with the same backup";
+pub const RESTORING: &str = "a backup is being restored into it, or another store copied. Once `tailback import` or `tailback migrate` \
+                             has ended, a server may start; if that was interrupted, run it again with the same backup, or the \
+                             same --from and --to";
 
 /// Why a verb did not do its work. After [`StoreError::Unavailable`] it may still have been done: an error
 /// behind a sent command means *unknown*, never *not done*.
@@ -235,7 +236,7 @@ pub trait Store:
     /// missing. Idempotent, never destructive, safe when several servers do it at once.
     async fn migrate(&self) -> Result<Vec<String>>;
 
-    /// Fails where only a part of a backup is there: nothing but its restore may use that.
+    /// Fails where only a part is there of a backup, or of another store: nothing but what brings the rest may use that.
     async fn check_whole(&self) -> Result<()> {
         match self.restoring().await? {
             Some(_) => Err(StoreError::Unsuitable(RESTORING.to_owned())),

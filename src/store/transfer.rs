@@ -123,12 +123,12 @@ impl Memo {
     }
 }
 
-/// What says that a backup is being restored into a store.
+/// What says that a store has a part of what is to come into it: a backup is being restored, or another store copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoreMark {
-    /// The id of the backup.
-    pub backup: String,
-    /// A random number that the process which restores it replaces again and again, as a sign that it goes on; 0: none is known.
+    /// Where that comes from: the id of the backup, or a digest of the other store's secret. MongoDB keeps it as `backup`.
+    pub origin: String,
+    /// A random number that the process which fills the store replaces again and again, as a sign that it goes on; 0: none is known.
     pub beat: i64,
 }
 
@@ -164,10 +164,10 @@ pub trait Transfer: Send + Sync {
     /// Stores rows of the audit of another store. What is there already stays.
     async fn import_audit(&self, rows: Vec<AuditRow>) -> Vec<Result<Imported>>;
 
-    /// Returns the mark of the backup that is being restored here, if a restore has begun and not ended.
+    /// Returns the mark of a restore or a copy into this store that has begun and not ended, if there is one.
     async fn restoring(&self) -> Result<Option<RestoreMark>>;
 
-    /// Replaces that mark, if it is still as it was seen; without a new one the restore has ended. Returns whether it is so from now on: a
+    /// Replaces that mark, if it is still as it was seen; without a new one the run has ended. Returns whether it is so from now on: a
     /// repeat after an unknown outcome as well.
     async fn mark_restoring(&self, seen: Option<&RestoreMark>, to: Option<&RestoreMark>) -> Result<bool>;
 }

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::bail;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
 
 use super::verify::Verdict;
-use super::with_retries;
+use super::{Hold, with_retries};
 use crate::job::{ApiKey, ApiKeyId, Filter, Visible};
 use crate::store::{Store, UnreadableKey, listed_id};
 
@@ -47,12 +50,26 @@ pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Res
     }
 }
 
-/// Copies the secret; to be called before anything else is written. Where the target has a secret of its own, nothing is, and this fails
-/// if a job of the source is reserved: at the target its token would be refused, and its work be done twice.
-pub(super) async fn copy_secret(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+/// Returns what distinguishes this store from others: a digest of its secret.
+pub(super) async fn origin(source: &dyn Store) -> anyhow::Result<String> {
     let fresh = rand::random();
     let secret = with_retries(async || source.token_secret(fresh).await).await?;
-    if with_retries(async || target.token_secret(secret).await).await? == secret {
+    let digest = Sha256::new().chain_update(b"origin of a copy\0").chain_update(secret).finalize();
+    Ok(URL_SAFE_NO_PAD.encode(&digest[..16]))
+}
+
+/// Returns whether the target has the secret of the source.
+pub(super) async fn has_secret_of(source: &dyn Store, target: &dyn Store) -> anyhow::Result<bool> {
+    let there = with_retries(async || target.stored_secret().await).await?;
+    Ok(there.is_some() && there == with_retries(async || source.stored_secret().await).await?)
+}
+
+/// Copies the secret; to be called before anything else is written. Where the target has a secret of its own, nothing is, and this fails
+/// if a job of the source is reserved: at the target its token would be refused, and its work be done twice.
+pub(super) async fn copy_secret(source: &dyn Store, hold: &Hold) -> anyhow::Result<()> {
+    let fresh = rand::random();
+    let secret = with_retries(async || source.token_secret(fresh).await).await?;
+    if hold.with_retries(async || hold.target().token_secret(secret).await).await? == secret {
         return Ok(());
     }
     let reserved = Filter { states: vec![Visible::Reserved], ..Filter::default() };
@@ -73,11 +90,12 @@ pub(super) async fn copy_secret(source: &dyn Store, target: &dyn Store) -> anyho
 }
 
 /// Copies the keys.
-pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+pub(super) async fn copy(source: &dyn Store, hold: &Hold) -> anyhow::Result<()> {
+    let target = hold.target();
     let there = all(target, "target").await?;
     for key in with_retries(async || source.api_keys().await).await?.keys {
         if !there.contains_key(&key.id) {
-            with_retries(async || target.add_api_key(&key).await).await?;
+            hold.with_retries(async || target.add_api_key(&key).await).await?;
         }
     }
     Ok(())

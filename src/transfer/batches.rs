@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use anyhow::bail;
 
-use super::{Digest, PAGE, Progress, with_retries};
+use super::{Digest, Hold, PAGE, Progress, with_retries};
 use crate::job::{Batch, BatchId, BatchResult, JobId};
 use crate::store::Store;
 
@@ -68,7 +68,8 @@ impl<'a> Results<'a> {
 }
 
 /// Copies every batch with its results. A batch that the target already has is not changed, and must be equal.
-pub async fn copy(source: &dyn Store, target: &dyn Store, progress: &mut Progress) -> anyhow::Result<()> {
+pub async fn copy(source: &dyn Store, hold: &Hold, progress: &mut Progress) -> anyhow::Result<()> {
+    let target = hold.target();
     let (mut after, mut copied) = (None, 0);
     while let Some(batches) = page(source, after.as_ref()).await? {
         for batch in &batches {
@@ -76,7 +77,7 @@ pub async fn copy(source: &dyn Store, target: &dyn Store, progress: &mut Progres
             loop {
                 let results = results(source, batch, last.as_ref()).await?;
                 let import = async || target.import_batch(batch.clone(), results.clone()).await;
-                if !with_retries(import).await? {
+                if !hold.with_retries(import).await? {
                     bail!(
                         "conflict: the batch {} in the target differs from the source; it was not changed. Start \
                          with an empty target",

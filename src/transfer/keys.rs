@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 
-use super::{PAGE, Progress, all_or_error, with_retries};
+use super::{Hold, PAGE, Progress, all_or_error, with_retries};
 use crate::store::{HeldKey, Imported, Store};
 
 /// Fails if a key of the target is not in the source or differs from it.
@@ -32,16 +32,14 @@ pub(super) async fn check(
 }
 
 /// Copies the keys, whether or not their jobs are still there.
-pub(super) async fn copy(
-    source: &dyn Store,
-    target: &dyn Store,
-    progress: &mut Progress,
-) -> anyhow::Result<()> {
+pub(super) async fn copy(source: &dyn Store, hold: &Hold, progress: &mut Progress) -> anyhow::Result<()> {
+    let target = hold.target();
     let (mut after, mut copied): (Option<HeldKey>, u64) = (None, 0);
     loop {
         let page = with_retries(async || source.export_keys(after.as_ref(), PAGE).await).await?;
         let Some(last) = page.last() else { return Ok(()) };
-        let imported = with_retries(async || all_or_error(target.import_keys(page.clone()).await)).await?;
+        let imported =
+            hold.with_retries(async || all_or_error(target.import_keys(page.clone()).await)).await?;
         let other = page.iter().zip(imported).find(|(_, imported)| *imported == Imported::Different);
         if let Some((key, _)) = other {
             bail!(

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::bail;
 
 use super::verify::Verdict;
-use super::{Digest, MARGIN_MS, PAGE, Progress, all_or_error, now, with_retries};
+use super::{Digest, Hold, MARGIN_MS, PAGE, Progress, all_or_error, now, with_retries};
 use crate::job::Timestamp;
 use crate::store::{Imported, Memo, MemoKind, Store};
 
@@ -91,11 +91,8 @@ pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Res
 }
 
 /// Copies all that is remembered.
-pub(super) async fn copy(
-    source: &dyn Store,
-    target: &dyn Store,
-    progress: &mut Progress,
-) -> anyhow::Result<()> {
+pub(super) async fn copy(source: &dyn Store, hold: &Hold, progress: &mut Progress) -> anyhow::Result<()> {
+    let target = hold.target();
     let mut copied = 0;
     for kind in MemoKind::ALL {
         let mut after: Option<Memo> = None;
@@ -103,7 +100,7 @@ pub(super) async fn copy(
             let page = with_retries(async || source.export_memos(kind, after.as_ref(), PAGE).await).await?;
             let Some(last) = page.last() else { break };
             let imported =
-                with_retries(async || all_or_error(target.import_memos(page.clone()).await)).await?;
+                hold.with_retries(async || all_or_error(target.import_memos(page.clone()).await)).await?;
             let written_at = now(source, target)?;
             let mut different =
                 page.iter().zip(imported).filter(|(_, imported)| *imported == Imported::Different);

@@ -1,8 +1,9 @@
 //! Copies the content of one store into another, while no server runs on either.
 //!
 //! The rule that makes the copy idempotent: **nothing in the target is ever overwritten or removed.** Before the
-//! first write, everything in the target must be in the source and equal. That holds for an empty target, for
-//! the target of an interrupted run, and for a complete one. Anything else is a conflict: an error that names the
+//! first write, everything in the target must be in the source and equal. That holds for an empty target, and for
+//! the target of an interrupted run, which has a mark from the first write on until both stores are compared and equal ([`Hold`]): no server
+//! starts on a part of a store. A target without a mark that has jobs, or the secret of the source, is only compared with it. Anything else is a conflict: an error that names the
 //! job (or the queue, or the key). If the source was used after an interrupted run, start again with an empty target.
 //!
 //! Copied are the settings with their versions, the API keys, the keys of jobs, the semaphores, the batches with their results, the jobs
@@ -18,6 +19,7 @@
 mod access;
 mod batches;
 mod digest;
+mod hold;
 mod keys;
 mod memos;
 mod progress;
@@ -26,13 +28,16 @@ mod semaphores;
 mod verify;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
 pub use self::digest::Digest;
+pub use self::hold::{Hold, interrupted};
 pub use self::progress::Progress;
 pub use self::verify::{Side, Verdict, verify};
+use crate::faults;
 use crate::job::settings::dead_letter_circle;
 use crate::job::{Job, JobId, QueueName, Timestamp};
 use crate::store::transfer::same;
@@ -54,17 +59,47 @@ const MARGIN_MS: u64 = 1000;
 pub const NOT_COPIED: &str = "not copied: workers, which are known again after their next heartbeats; the audit, the figures of the past, and \
                               operations: one that was not over must be begun again";
 
-/// Copies the content of `source` into `target` and compares the two. Both must have been migrated.
+/// Copies the content of `source` into `target` and compares the two. Both must have been migrated. `is_alone`: no other process can have
+/// the target open.
 ///
 /// Idempotent: it may be interrupted at any time and run again; see the module's documentation for the rule.
 pub async fn copy(
     source: &dyn Store,
-    target: &dyn Store,
+    target: &Arc<dyn Store>,
+    is_alone: bool,
     progress: &mut Progress,
 ) -> anyhow::Result<Verdict> {
+    let origin = access::origin(source).await?;
+    let interrupted = interrupted(&**target, &origin, is_alone).await?;
+    check_all(source, &**target, progress).await?;
+    if interrupted.is_none() && may_be_complete(source, &**target).await? {
+        return compare(source, &**target, progress).await;
+    }
+    faults::point("copy.checked").await;
+    let hold = Hold::claim(target, &origin, interrupted.as_ref()).await?;
+    let is_first = interrupted.is_none();
+    if let Err(error) = begin(source, &hold, is_first, progress).await {
+        if is_first {
+            hold.end().await?;
+        }
+        return Err(error);
+    }
+    let verdict = tokio::select! {
+        verdict = copy_all(source, &hold, progress) => verdict?,
+        lost = hold.lost() => return Err(lost),
+    };
+    progress.end();
+    if verdict.is_equal() {
+        faults::point("copy.equal").await;
+        hold.end().await?;
+    }
+    Ok(verdict)
+}
+
+/// Fails, before anything is written, where one of the stores cannot take part.
+async fn check_all(source: &dyn Store, target: &dyn Store, progress: &mut Progress) -> anyhow::Result<()> {
     check_operations(source, "source").await?;
     check_operations(target, "target").await?;
-    let total = total(source).await?;
     check(source, target, progress).await?;
     schedules::check(source, target).await?;
     semaphores::check(source, target).await?;
@@ -72,19 +107,57 @@ pub async fn copy(
     check_settings(source, target).await?;
     keys::check(source, target, progress).await?;
     batches::check(source, target).await?;
-    memos::check(source, target).await?;
-    access::copy_secret(source, target).await?;
-    copy_settings(source, target).await?;
-    access::copy(source, target).await?;
-    keys::copy(source, target, progress).await?;
-    semaphores::copy(source, target).await?;
-    batches::copy(source, target, progress).await?;
-    copy_jobs(source, target, total, progress).await?;
-    memos::copy(source, target, progress).await?;
-    schedules::copy(source, target).await?;
-    let verdict = verify(source, target, total, progress).await?;
-    settle_counts(target).await?;
+    memos::check(source, target).await
+}
+
+/// Returns whether an earlier copy may have come to its end. Servers may have finished jobs since: where a target without a mark lacks
+/// some, they are not copied once more.
+async fn may_be_complete(source: &dyn Store, target: &dyn Store) -> anyhow::Result<bool> {
+    Ok(access::has_secret_of(source, target).await? || total(target).await? > 0)
+}
+
+/// Compares a target that may be complete with its source; nothing is written.
+async fn compare(source: &dyn Store, target: &dyn Store, progress: &mut Progress) -> anyhow::Result<Verdict> {
+    let verdict = verify(source, target, total(source).await?, progress).await?;
     progress.end();
+    if !verdict.is_equal() {
+        bail!(
+            "{verdict}the target is not empty, and no copy of this source was interrupted there: one of both was used since it was \
+             complete; nothing was written. Start with an empty target"
+        );
+    }
+    Ok(verdict)
+}
+
+/// Copies the secret. The first run checks the target once more, behind the mark: another copy may have come to its end there meanwhile, or
+/// a server have run.
+async fn begin(
+    source: &dyn Store,
+    hold: &Hold,
+    is_first: bool,
+    progress: &mut Progress,
+) -> anyhow::Result<()> {
+    if is_first {
+        check_all(source, hold.target(), progress).await?;
+        if may_be_complete(source, hold.target()).await? {
+            bail!("another copy has filled the target meanwhile; nothing was written");
+        }
+    }
+    access::copy_secret(source, hold).await
+}
+
+async fn copy_all(source: &dyn Store, hold: &Hold, progress: &mut Progress) -> anyhow::Result<Verdict> {
+    let total = total(source).await?;
+    copy_settings(source, hold).await?;
+    access::copy(source, hold).await?;
+    keys::copy(source, hold, progress).await?;
+    semaphores::copy(source, hold).await?;
+    batches::copy(source, hold, progress).await?;
+    copy_jobs(source, hold, total, progress).await?;
+    memos::copy(source, hold, progress).await?;
+    schedules::copy(source, hold).await?;
+    let verdict = verify(source, hold.target(), total, progress).await?;
+    settle_counts(hold.target()).await?;
     Ok(verdict)
 }
 
@@ -195,7 +268,8 @@ async fn check_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Resul
     }
 }
 
-async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+async fn copy_settings(source: &dyn Store, hold: &Hold) -> anyhow::Result<()> {
+    let target = hold.target();
     let (wanted, mut there) = (all_settings(source).await?, all_settings(target).await?);
     for (queue, settings) in &wanted {
         if there.remove(queue).is_some() {
@@ -203,7 +277,7 @@ async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result
         }
         let save = async || target.save_settings(queue, Some(settings), &Expected::Absent).await;
         // A retried save conflicts with its own first attempt if that took effect.
-        if with_retries(save).await? == Saved::Conflict
+        if hold.with_retries(save).await? == Saved::Conflict
             && all_settings(target).await?.get(queue) != Some(settings)
         {
             bail!(
@@ -216,16 +290,17 @@ async fn copy_settings(source: &dyn Store, target: &dyn Store) -> anyhow::Result
 
 async fn copy_jobs(
     source: &dyn Store,
-    target: &dyn Store,
+    hold: &Hold,
     total: u64,
     progress: &mut Progress,
 ) -> anyhow::Result<()> {
+    let target = hold.target();
     let mut page = with_retries(async || source.export(None, PAGE).await).await?;
     let mut copied = 0;
     while let Some(last) = page.last() {
         // Reads the next page while this one is written.
         let (imported, next) = tokio::join!(
-            with_retries(async || all_or_error(target.import(page.clone()).await)),
+            hold.with_retries(async || all_or_error(target.import(page.clone()).await)),
             with_retries(async || source.export(Some(&last.meta.id), PAGE).await),
         );
         let imported = imported.map_err(|error| {
@@ -240,6 +315,7 @@ async fn copy_jobs(
         }
         copied += page.len() as u64;
         progress.report("copying jobs", copied, total);
+        faults::point("copy.page").await;
         page = next?;
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::bail;
 
 use super::verify::Verdict;
-use super::{PAGE, with_retries};
+use super::{Hold, PAGE, with_retries};
 use crate::job::{Schedule, ScheduleName};
 use crate::store::{Saved, Store};
 
@@ -47,15 +47,16 @@ pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Res
     }
 }
 
-/// Copies the schedules with their recorded runs. The last step, so that no schedule runs in the target of an
-/// interrupted copy.
-pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+/// Copies the schedules with their recorded runs.
+pub(super) async fn copy(source: &dyn Store, hold: &Hold) -> anyhow::Result<()> {
+    let target = hold.target();
     let there = all(target).await?;
     for (name, schedule) in all(source).await? {
         if is_same(there.get(&name), Some(&schedule)) {
             continue;
         }
-        let saved = with_retries(async || target.save_schedule(&name, Some(&schedule), None).await).await?;
+        let save = async || target.save_schedule(&name, Some(&schedule), None).await;
+        let saved = hold.with_retries(save).await?;
         // A retried save conflicts with its own first attempt if that took effect.
         if saved == Saved::Conflict {
             let there = with_retries(async || target.schedule(&name).await).await?;

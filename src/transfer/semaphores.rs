@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 
 use super::verify::Verdict;
-use super::{PAGE, with_retries};
+use super::{Hold, PAGE, with_retries};
 use crate::job::SemaphoreName;
 use crate::store::Store;
 
@@ -36,11 +36,12 @@ pub(super) async fn check(source: &dyn Store, target: &dyn Store) -> anyhow::Res
 }
 
 /// Copies the semaphores, before the jobs that need them.
-pub(super) async fn copy(source: &dyn Store, target: &dyn Store) -> anyhow::Result<()> {
+pub(super) async fn copy(source: &dyn Store, hold: &Hold) -> anyhow::Result<()> {
+    let target = hold.target();
     let there = all(target).await?;
     for (name, capacity) in all(source).await? {
         if !there.contains_key(&name) {
-            with_retries(async || target.save_semaphore(&name, capacity).await).await?;
+            hold.with_retries(async || target.save_semaphore(&name, capacity).await).await?;
         }
     }
     Ok(())

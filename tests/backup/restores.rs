@@ -102,7 +102,7 @@ pub async fn what_a_restore_sent_before_it_was_taken_over_is_not_stored(from: &P
     let jobs = open_mongo(&from.url).await.export(None, 10).await.unwrap();
     let store = open_mongo(&to.url).await;
     store.ping().await.unwrap();
-    let mark = |beat| RestoreMark { backup: "b".to_owned(), beat };
+    let mark = |beat| RestoreMark { origin: "b".to_owned(), beat };
     let (one, other) = (mark(1), mark(2));
     assert!(store.mark_restoring(None, Some(&one)).await.unwrap());
     let fence = Fence::new(one.clone());

@@ -91,15 +91,17 @@ pub async fn the_last_use_of_an_api_key_is_the_latest(store: &dyn Store) {
 }
 
 pub async fn the_secret_of_tokens_is_made_once(store: &dyn Store) {
+    assert_eq!(store.stored_secret().await.unwrap(), None);
     let (one, other) = tokio::join!(store.token_secret([1; 32]), store.token_secret([2; 32]));
     let secret = one.unwrap();
     assert_eq!(secret, other.unwrap());
     assert!([[1; 32], [2; 32]].contains(&secret));
     assert_eq!(store.token_secret([3; 32]).await.unwrap(), secret);
+    assert_eq!(store.stored_secret().await.unwrap(), Some(secret));
 }
 
 pub async fn a_restore_is_noted_until_it_has_ended(store: &dyn Store) {
-    let mark = |backup: &str, beat| RestoreMark { backup: backup.to_owned(), beat };
+    let mark = |origin: &str, beat| RestoreMark { origin: origin.to_owned(), beat };
     let (one, other) = (mark("one", 1), mark("other", 2));
     let set = async |seen: Option<&RestoreMark>, to: Option<&RestoreMark>| {
         store.mark_restoring(seen, to).await.unwrap()
@@ -111,10 +113,10 @@ pub async fn a_restore_is_noted_until_it_has_ended(store: &dyn Store) {
     let (mine, theirs) = if both.0 { (&one, &other) } else { (&other, &one) };
     assert_eq!(store.restoring().await.unwrap().as_ref(), Some(mine));
     assert!(set(None, Some(mine)).await, "a repeat after an unknown outcome");
-    assert!(!set(Some(theirs), None).await && !set(Some(&mark(&mine.backup, 9)), None).await);
-    let next = mark(&mine.backup, 3);
+    assert!(!set(Some(theirs), None).await && !set(Some(&mark(&mine.origin, 9)), None).await);
+    let next = mark(&mine.origin, 3);
     assert!(set(Some(mine), Some(&next)).await);
-    assert!(!set(Some(mine), Some(&mark(&mine.backup, 4))).await, "it was taken over");
+    assert!(!set(Some(mine), Some(&mark(&mine.origin, 4))).await, "it was taken over");
     assert_eq!(store.restoring().await.unwrap().as_ref(), Some(&next));
     for _ in 0..2 {
         assert!(set(Some(&next), None).await);

@@ -16,8 +16,8 @@ const LAYERS: [(&str, &[&str]); 17] = [
     ("background", &["queue", "store", "telemetry"]),
     ("http", &["background", "dashboard", "faults", "job", "queue", "store", "telemetry"]),
     ("config", &["background", "http", "job", "queue", "telemetry"]),
-    ("transfer", &["job", "store"]),
-    ("backup", &["faults", "job", "store", "transfer"]),
+    ("transfer", &["faults", "job", "store"]),
+    ("backup", &["job", "store", "transfer"]),
     ("server", &["background", "backup", "config", "http", "queue", "store", "telemetry", "transfer"]),
     ("keys", &["config", "job", "queue", "server", "store"]),
     // It talks to servers of any version: it knows what those say over HTTP, and nothing of how.

@@ -25,6 +25,10 @@ impl Access for Mongo {
         self.connection.within(stored(self)).await
     }
 
+    async fn stored_secret(&self) -> Result<Option<TokenSecret>> {
+        self.connection.within(stored_secret(self)).await
+    }
+
     async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
         self.connection.within(token_secret(self, &fresh)).await
     }
@@ -207,12 +211,16 @@ impl Transaction for Change<'_> {
     }
 }
 
-/// Returns the secret of reservation tokens, as a majority has it. Where there is none, one of several servers that start at once
-/// stores its own.
-pub async fn token_secret(mongo: &Mongo, fresh: &TokenSecret) -> Result<TokenSecret> {
+/// Returns the secret of reservation tokens, as a majority has it.
+async fn stored_secret(mongo: &Mongo) -> Result<Option<TokenSecret>> {
     let meta = mongo.collection(META).await?;
     let find = meta.find_one(doc! { "_id": SECRET }).read_concern(ReadConcern::majority());
-    if let Some(secret) = find.await.map_err(fault)?.and_then(|found| bytes(&found, "secret").ok()) {
+    Ok(find.await.map_err(fault)?.and_then(|found| bytes(&found, "secret").ok()))
+}
+
+/// Returns that secret. Where there is none, one of several servers that start at once stores its own.
+async fn token_secret(mongo: &Mongo, fresh: &TokenSecret) -> Result<TokenSecret> {
+    if let Some(secret) = stored_secret(mongo).await? {
         return Ok(secret);
     }
     let attempts = transaction::until(mongo, mongo.connection.end()).retrying_duplicate_keys();

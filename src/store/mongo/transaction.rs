@@ -241,7 +241,7 @@ impl<'m> Tx<'m> {
     /// Goes on only where the mark of a restore is there, which stays until the commit: a restore that takes it over waits for that.
     async fn check_mark(&mut self, fence: &Fence) -> Result<(), TxError> {
         let marks = fence.marks();
-        let own = marks.iter().map(|mark| doc! { "backup": &mark.backup, "beat": mark.beat });
+        let own = marks.iter().map(|mark| doc! { "backup": &mark.origin, "beat": mark.beat });
         let own = doc! { "_id": "restoring", "$or": own.collect::<Vec<Document>>() };
         let update = doc! { "q": own, "u": { "$inc": { "writes": 1_i64 } } };
         match self.write(doc! { "update": META, "updates": [update] }).await? {

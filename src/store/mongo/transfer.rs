@@ -388,7 +388,7 @@ async fn import_memos(mongo: &Mongo, memos: Vec<Memo>) -> Result<Vec<Result<Impo
 async fn restoring(mongo: &Mongo) -> Result<Option<RestoreMark>> {
     let found = mongo.collection(META).await?.find_one(doc! { "_id": "restoring" }).await.map_err(fault)?;
     Ok(found.map(|found| RestoreMark {
-        backup: found.get_str("backup").unwrap_or_default().to_owned(),
+        origin: found.get_str("backup").unwrap_or_default().to_owned(),
         beat: found.get_i64("beat").unwrap_or(0),
     }))
 }
@@ -403,9 +403,9 @@ async fn mark_restoring(mongo: &Mongo, seen: Option<&RestoreMark>, to: Option<&R
         } else {
             doc! { "$eq": seen.beat }
         };
-        doc! { "_id": "restoring", "backup": &seen.backup, "beat": beat }
+        doc! { "_id": "restoring", "backup": &seen.origin, "beat": beat }
     });
-    let fields = |mark: &RestoreMark| doc! { "backup": &mark.backup, "beat": mark.beat };
+    let fields = |mark: &RestoreMark| doc! { "backup": &mark.origin, "beat": mark.beat };
     let is_done = match (guard, to) {
         (Some(guard), Some(to)) => {
             meta.update_one(guard, doc! { "$set": fields(to) }).await.map_err(fault)?.matched_count > 0

@@ -16,6 +16,10 @@ impl Access for SqliteStore {
         self.read(|db, _| stored(db)).await
     }
 
+    async fn stored_secret(&self) -> Result<Option<TokenSecret>> {
+        self.read(|db, _| stored_secret(db)).await
+    }
+
     async fn token_secret(&self, fresh: TokenSecret) -> Result<TokenSecret> {
         self.writer.run(move |db, _| token_secret(db, &fresh)).await
     }
@@ -163,11 +167,15 @@ fn note_uses(db: &Connection, uses: &[(ApiKeyId, Timestamp)]) -> Result<(), Faul
     Ok(())
 }
 
-/// Returns the secret of reservation tokens.
-pub fn token_secret(db: &Connection, fresh: &TokenSecret) -> Result<TokenSecret, Fault> {
+/// Returns the secret of reservation tokens, if there is one that can be read.
+fn stored_secret(db: &Connection) -> Result<Option<TokenSecret>, Fault> {
     let mut read = db.prepare_cached("SELECT value FROM secrets WHERE name = 'reservations'")?;
     let found: Option<Vec<u8>> = read.query_row([], |found| found.get(0)).optional()?;
-    if let Some(secret) = found.and_then(|secret| secret.try_into().ok()) {
+    Ok(found.and_then(|secret| secret.try_into().ok()))
+}
+
+fn token_secret(db: &Connection, fresh: &TokenSecret) -> Result<TokenSecret, Fault> {
+    if let Some(secret) = stored_secret(db)? {
         return Ok(secret);
     }
     // One that cannot be read is replaced: it must not stop a server.

@@ -327,23 +327,23 @@ fn write_memo(db: &Connection, memo: &Memo) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns the mark of the backup that is being restored. It stands beside the secret, in a table of names and values: the id, which has
-/// no slash, and the beat.
+/// Returns the mark of a restore or a copy that has not ended. It stands beside the secret, in a table of names and values: the origin, which
+/// has no slash, and the beat.
 pub fn restoring(db: &Connection) -> Result<Option<RestoreMark>, Fault> {
     let mut read = db.prepare_cached("SELECT value FROM secrets WHERE name = 'restoring'")?;
     let found: Option<Vec<u8>> = read.query_row([], |found| found.get(0)).optional()?;
     Ok(found.map(|mark| {
         let mark = String::from_utf8_lossy(&mark).into_owned();
-        let (backup, beat) = mark.split_once('/').unwrap_or((&mark, "0"));
-        RestoreMark { backup: backup.to_owned(), beat: beat.parse().unwrap_or(0) }
+        let (origin, beat) = mark.split_once('/').unwrap_or((&mark, "0"));
+        RestoreMark { origin: origin.to_owned(), beat: beat.parse().unwrap_or(0) }
     }))
 }
 
 fn note_restoring(db: &Connection, mark: Option<&RestoreMark>) -> Result<(), Fault> {
     match mark {
-        Some(RestoreMark { backup, beat }) => db
+        Some(RestoreMark { origin, beat }) => db
             .prepare_cached("INSERT OR REPLACE INTO secrets (name, value) VALUES ('restoring', ?1)")?
-            .execute([format!("{backup}/{beat}").into_bytes()])?,
+            .execute([format!("{origin}/{beat}").into_bytes()])?,
         None => db.prepare_cached("DELETE FROM secrets WHERE name = 'restoring'")?.execute([])?,
     };
     Ok(())

@@ -1,8 +1,9 @@
-//! The mark of a restore: it keeps servers, and other restores, away from a store that has a part of a backup.
+//! The mark of a store that is being filled, by a restore or by a copy of another store: it keeps servers, and other such runs, away from
+//! a store that has a part of the whole.
 //!
-//! A restore replaces a number in the mark every second, in a task of its own: also while a large page is written or nothing comes
-//! from standard input. Another one that finds a mark of its backup waits whether that number changes: if so, it is refused; if not, the
-//! earlier restore was interrupted, and it takes the mark over with one guarded command. The earlier one, if it only stood still, finds that
+//! A run replaces a number in the mark every second, in a task of its own: also while a large page is written or nothing comes
+//! from standard input. Another one that finds a mark of the same origin waits whether that number changes: if so, it is refused; if not, the
+//! earlier run was interrupted, and it takes the mark over with one guarded command. The earlier one, if it only stood still, finds that
 //! before each attempt of a write, and ends; what it was about to write, or had sent, is fenced by the mark (`store/fence.rs`).
 
 use std::sync::Arc;
@@ -12,28 +13,26 @@ use anyhow::bail;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{Head, check_empty};
+use super::with_retries;
 use crate::faults;
 use crate::store::fence::{Fence, behind};
-use crate::store::picture::Picture;
 use crate::store::{RestoreMark, Result as StoreResult, Store};
-use crate::transfer::with_retries;
 
 /// How often the number is replaced.
 const BEAT: Duration = Duration::from_secs(1);
-/// After how long without another number a restore has been interrupted. Much longer than a call of the store may take: what one that was
+/// After how long without another number a run has been interrupted. Much longer than a call of the store may take: what one that was
 /// taken over has sent is over by then.
 const SILENT: Duration = Duration::from_secs(120);
 /// How often one that waits looks.
 const LOOK: Duration = Duration::from_millis(500);
 /// The time between two looks counts as silence only where they are no longer apart, and each has its answer as soon: the waiting
-/// restore may itself stand still, or have no store, meanwhile.
+/// run may itself stand still, or have no store, meanwhile.
 const PROMPT: Duration = Duration::from_secs(2);
 
 /// After so many times the silence that is waited for, a store that answers too slowly is given up.
 const GIVEN_UP_AFTER: u32 = 10;
 
-/// The mark that a restore has set. It is kept until the restore ends, or this is dropped.
+/// The mark that a run has set. It is kept until the run ends, or this is dropped.
 pub struct Hold {
     keeper: Arc<Keeper>,
     task: tokio::task::JoinHandle<()>,
@@ -43,7 +42,7 @@ pub struct Hold {
 struct Keeper {
     target: Arc<dyn Store>,
     held: Mutex<Held>,
-    /// Another restore has taken the store over.
+    /// Another run has taken the store over.
     lost: CancellationToken,
     /// What each write is behind.
     fence: Fence,
@@ -62,70 +61,57 @@ fn silent() -> Duration {
     faults::millis("restore.silent").map_or(SILENT, Duration::from_millis)
 }
 
-fn fresh(backup: &str) -> RestoreMark {
-    RestoreMark { backup: backup.to_owned(), beat: rand::random_range(1..i64::MAX) }
+fn fresh(origin: &str) -> RestoreMark {
+    RestoreMark { origin: origin.to_owned(), beat: rand::random_range(1..i64::MAX) }
 }
 
 fn taken_over() -> anyhow::Error {
     anyhow::anyhow!(
-        "another import of this backup has taken the store over, since this one stood still for {} seconds: let that end",
+        "another run of this import or copy has taken the store over, since this one stood still for {} seconds: let that end",
         silent().as_secs()
     )
 }
 
-/// Marks a store as the target of this backup. It must be empty, or marked by an earlier run. `is_alone`: no other process can have it open.
-pub async fn claim(
-    target: &Arc<dyn Store>,
-    head: &Head,
-    is_alone: bool,
-    picture: impl AsyncFn() -> anyhow::Result<Picture>,
-) -> anyhow::Result<Hold> {
-    let (mark, since) = (fresh(&head.id), Instant::now());
-    match with_retries(async || target.restoring().await).await? {
-        Some(there) if there.backup == head.id => {
-            if !is_alone {
-                wait_for_silence(&**target, &there).await?;
-            }
-            let since = Instant::now();
-            if !with_retries(async || target.mark_restoring(Some(&there), Some(&mark)).await).await? {
-                return Err(in_use());
-            }
-            tracing::info!("an earlier restore of this backup was interrupted and goes on");
-            return Ok(Hold::new(target.clone(), mark, since));
-        }
-        Some(_) => bail!(
-            "the restore of another backup into this store was interrupted, or is under way: end that, or use an empty store"
-        ),
-        None => {}
-    }
-    check_empty(&mut picture().await?).await?;
-    if !with_retries(async || target.mark_restoring(None, Some(&mark)).await).await? {
-        return Err(in_use());
-    }
-    let hold = Hold::new(target.clone(), mark, since);
-    // Again, behind the mark: a server that starts now sees the mark, or has left its secret here before.
-    match check_empty(&mut picture().await?).await {
-        Ok(()) => Ok(hold),
-        Err(error) => {
-            hold.end().await?;
-            Err(error)
-        }
-    }
-}
-
 fn in_use() -> anyhow::Error {
     anyhow::anyhow!(
-        "another import into this store is under way: wait for its end, or stop it, and run this again with the same backup"
+        "another import or copy into this store is under way: wait for its end, or stop it, and run this again"
     )
 }
 
-/// Waits to see whether the restore that set this mark still runs. Fails if so.
+/// Returns the mark that an interrupted run of the same origin has left, if there is one: [`Hold::claim`] takes it over. Fails if that run
+/// still goes on, or the mark is of another origin. `is_alone`: no other process can have the store open.
+pub async fn interrupted(
+    target: &dyn Store,
+    origin: &str,
+    is_alone: bool,
+) -> anyhow::Result<Option<RestoreMark>> {
+    let Some(there) = with_retries(async || target.restoring().await).await? else { return Ok(None) };
+    if there.origin != origin {
+        bail!(
+            "another backup is being restored into this store, or another store copied, or that was interrupted: end that, or use an \
+             empty store"
+        );
+    }
+    if !is_alone {
+        wait_for_silence(target, &there).await?;
+    }
+    Ok(Some(there))
+}
+
+/// Waits to see whether the run that set this mark goes on. Fails if so.
 async fn wait_for_silence(target: &dyn Store, there: &RestoreMark) -> anyhow::Result<()> {
     let (mut silence, began) = (Silence::default(), Instant::now());
+    if there.beat != 0 {
+        let seconds = silent().as_secs();
+        tracing::info!(
+            seconds,
+            "an earlier import or copy into this store has not ended; waiting whether it goes on"
+        );
+    }
     while there.beat != 0 && silence.lasted < silent() {
         anyhow::ensure!(
             began.elapsed() < GIVEN_UP_AFTER * silent(),
-            "the store answers too slowly to tell whether another import into it is under way: run this again when it is well"
+            "the store answers too slowly to tell whether another import or copy into it is under way: run this again when it is well"
         );
         tokio::time::sleep(LOOK).await;
         let asked = Instant::now();
@@ -157,6 +143,22 @@ impl Silence {
 }
 
 impl Hold {
+    /// Marks a store as the target of a run of this origin, instead of the mark that an [`interrupted`] one has left. Fails where another run is quicker.
+    pub async fn claim(
+        target: &Arc<dyn Store>,
+        origin: &str,
+        interrupted: Option<&RestoreMark>,
+    ) -> anyhow::Result<Self> {
+        let (mark, since) = (fresh(origin), Instant::now());
+        if !with_retries(async || target.mark_restoring(interrupted, Some(&mark)).await).await? {
+            return Err(in_use());
+        }
+        if interrupted.is_some() {
+            tracing::info!("an earlier run was interrupted and goes on");
+        }
+        Ok(Self::new(target.clone(), mark, since))
+    }
+
     fn new(target: Arc<dyn Store>, mark: RestoreMark, since: Instant) -> Self {
         let fence = Fence::new(mark.clone());
         let held = Mutex::new(Held { mark, next: None, confirmed: since });
@@ -165,13 +167,13 @@ impl Hold {
         Self { keeper, task }
     }
 
-    /// Returns the store that is restored into.
+    /// Returns the store that is filled.
     pub fn target(&self) -> &dyn Store {
         &*self.keeper.target
     }
 
     /// Does something with the store, and again while that is unavailable, as `with_retries` does. Before each attempt the mark is looked
-    /// at; where other processes may share the store, each write looks at it once more, in its transaction. Fails where another restore has taken the store over.
+    /// at; where other processes may share the store, each write looks at it once more, in its transaction. Fails where another run has taken the store over.
     pub async fn with_retries<T>(
         &self,
         mut operation: impl AsyncFnMut() -> StoreResult<T>,
@@ -183,13 +185,13 @@ impl Hold {
         with_retries(attempt).await?.ok_or_else(taken_over)
     }
 
-    /// Waits until another restore has taken the store over, and returns the error that says so.
+    /// Waits until another run has taken the store over, and returns the error that says so.
     pub async fn lost(&self) -> anyhow::Error {
         self.keeper.lost.cancelled().await;
         taken_over()
     }
 
-    /// Ends the restore: servers may start.
+    /// Ends the run: servers may start.
     pub async fn end(self) -> anyhow::Result<()> {
         let target = self.target();
         // An outcome that is not known is settled first. The holder of the lock is the only writer.
@@ -218,7 +220,7 @@ impl Drop for Hold {
 }
 
 impl Keeper {
-    /// Replaces the number again and again, until another restore has taken the store over.
+    /// Replaces the number again and again, until another run has taken the store over.
     async fn keep(self: Arc<Self>) {
         loop {
             tokio::time::sleep(BEAT).await;
@@ -226,13 +228,13 @@ impl Keeper {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    tracing::debug!(%error, "the mark of the restore was not renewed; it is tried again")
+                    tracing::debug!(%error, "the mark of the store was not renewed; it is tried again")
                 }
             }
         }
     }
 
-    /// Makes sure that the mark was there a moment ago. Returns whether it is still that of this restore.
+    /// Makes sure that the mark was there a moment ago. Returns whether it is still that of this run.
     async fn confirm(&self) -> StoreResult<bool> {
         let mut held = self.held.lock().await;
         if self.lost.is_cancelled() {
@@ -243,7 +245,7 @@ impl Keeper {
             return Ok(true);
         }
         // One that may have been written is written again, not another one.
-        let next = held.next.take().unwrap_or_else(|| fresh(&held.mark.backup));
+        let next = held.next.take().unwrap_or_else(|| fresh(&held.mark.origin));
         held.next = Some(next.clone());
         self.fence.set(vec![held.mark.clone(), next.clone()]);
         if !self.target.mark_restoring(Some(&held.mark), Some(&next)).await? {
