@@ -27,6 +27,7 @@ pub mod faults;
 pub mod http;
 pub mod job;
 pub mod keys;
+pub mod lines;
 pub mod queue;
 pub mod server;
 pub mod store;

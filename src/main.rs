@@ -238,11 +238,15 @@ fn main() -> ExitCode {
         Command::People(command) => return people(*command),
         command => command,
     };
-    match run(command) {
+    let ended = run(command);
+    let is_read = telemetry::flush_log();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // It may quote what others have stored.
-            cli::note(&cli::shown_lines(&secret::mask(&format!("{error:#}"))));
+            if is_read {
+                // It may quote what others have stored.
+                cli::note(&cli::shown_lines(&secret::mask(&format!("{error:#}"))));
+            }
             let of_failure = error.downcast_ref::<cli::Failure>().map(cli::Failure::code);
             ExitCode::from(if error.is::<ConfigError>() { 2 } else { of_failure.unwrap_or(1) })
         }

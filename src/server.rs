@@ -206,15 +206,15 @@ async fn run(
         anyhow::Ok(proven)
     });
     // Clients that wait for this line want to use the server, but a store that is unavailable must not delay it.
-    let mut unprinted = std::pin::pin!(failure_to_print(listening_line.to_owned()));
-    let proven = match tokio::time::timeout(READY_TIMEOUT, &mut opening).await {
-        Ok(opened) => opened?,
-        Err(_) => tokio::select! {
+    let early = tokio::time::timeout(READY_TIMEOUT, &mut opening).await.ok().transpose()?;
+    print_beside(listening_line.to_owned());
+    let proven = match early {
+        Some(proven) => proven,
+        None => tokio::select! {
             signal = signals.next() => {
                 tracing::info!(signal, "stopping before the store became available");
                 return Ok(());
             }
-            error = &mut unprinted => return Err(error),
             opened = opening => opened?,
         },
     };
@@ -222,7 +222,6 @@ async fn run(
     background::start(driver, &maintenance, config.background);
     readiness.set(Ok(proven));
     tokio::select! {
-        error = &mut unprinted => Err(error),
         signal = signals.next() => {
             tracing::info!(signal, notice_ms = config.shutdown_notice.as_millis() as u64, "stopping");
             maintenance.queues().leave();
@@ -464,20 +463,14 @@ async fn restore(
     Ok(verdict)
 }
 
-/// Prints a line beside all else: a pipe that is full and not read holds up nothing but this. Returns only if it fails.
-async fn failure_to_print(line: String) -> anyhow::Error {
-    match tokio::task::spawn_blocking(move || print_line(&line)).await {
-        Ok(Ok(())) => std::future::pending().await,
-        Ok(Err(error)) => error,
-        Err(error) => error.into(),
-    }
-}
-
-/// Writes a line to standard output and flushes it, also into a pipe.
-fn print_line(line: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    Ok(out.flush()?)
+/// Prints a line beside all else: a pipe that is full and not read holds up nothing but this, and a disk that is full ends no server.
+fn print_beside(line: String) {
+    tokio::task::spawn_blocking(move || {
+        let mut out = std::io::stdout().lock();
+        if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {
+            tracing::warn!(%error, "the address could not be printed on standard output");
+        }
+    });
 }
 
 /// The signals that stop the server.

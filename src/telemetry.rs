@@ -2,6 +2,7 @@
 
 pub mod catalog;
 mod line;
+mod log;
 pub mod process;
 pub mod trace;
 
@@ -15,10 +16,6 @@ use metrics::{
     Counter, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::fmt;
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
-use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::catalog::{
     ALL, COUNTS_CORRECTED, GATHERED_SECONDS, HTTP_CONNECTIONS, HTTP_MEMORY, HTTP_REQUESTS, HTTP_SECONDS,
@@ -26,7 +23,7 @@ use self::catalog::{
     STORE_ERRORS, STORE_SECONDS, TASK_DONE, TASK_LAST_RUN, TASK_LAST_SUCCESS, TASK_RUNS, TASK_SECONDS,
     TRACE_DROPPED, TRACE_EXPORTED,
 };
-use self::line::Traced;
+pub use self::log::{LogFormat, flush_log, install_log, log_filter};
 
 /// When this process started measuring, as Unix time in seconds.
 static STARTED: LazyLock<f64> = LazyLock::new(unix_seconds);
@@ -288,38 +285,6 @@ pub fn counts_corrected(jobs: u64) {
     counter!(COUNTS_CORRECTED.name).increment(jobs);
 }
 
-/// The format of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Human-readable lines.
-    Human,
-    /// One JSON object per line.
-    Json,
-}
-
-/// Reads a filter of the log: a level, or several `target=level` with commas between them. The error says which part is neither.
-pub fn log_filter(text: &str) -> Result<Targets, String> {
-    // `Targets` takes a word that is no level for a target whose every line is shown: a typo would silence all else.
-    let wrong = text.split(',').map(str::trim).find(|part| !is_directive(part));
-    if let Some(part) = wrong {
-        return Err(format!("{part:?} is neither a level nor TARGET=LEVEL"));
-    }
-    text.parse().map_err(|error: tracing_subscriber::filter::ParseError| error.to_string())
-}
-
-/// Returns whether a part of a filter is understood as it was meant. Numbers are no levels: the parser takes 5 for `trace`.
-fn is_directive(part: &str) -> bool {
-    let is_level = |text: &str| text.parse::<LevelFilter>().is_ok() && !text.is_empty();
-    match part.rsplit_once('=') {
-        None => is_level(part) && part.parse::<u8>().is_err(),
-        Some((target, level)) => {
-            let is_target = !target.is_empty() && !target.contains(['[', '=']);
-            let is_named = target.parse::<u64>().is_ok() || !is_level(target.trim());
-            is_target && is_named && is_level(level) && level.parse::<u8>().is_err()
-        }
-    }
-}
-
 /// How often a line stands for many events.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
@@ -364,61 +329,9 @@ impl Throttle {
 /// The line that says that calls of the store fail.
 pub static STORE_FAILURES: Throttle = Throttle::new();
 
-/// Installs the logger, which writes to standard error.
-pub fn install_log(filter: &str, format: LogFormat) -> anyhow::Result<()> {
-    let filter = log_filter(filter).map_err(|what| anyhow::anyhow!("log.filter: {what}"))?;
-    // Where the log is not read any more, its errors could not be written either, and `eprintln!` panics.
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
-    let lines = match format {
-        LogFormat::Human => {
-            let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            let human = fmt::format().with_target(false).with_ansi(is_terminal);
-            lines.with_ansi(is_terminal).event_format(Traced::human(human)).boxed()
-        }
-        LogFormat::Json => {
-            let json = fmt::format().json().flatten_event(true);
-            lines
-                .with_ansi(false)
-                .fmt_fields(fmt::format::JsonFields::new())
-                .event_format(Traced::json(json))
-                .boxed()
-        }
-    };
-    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_filter_is_of_levels_and_targets_with_levels() {
-        for filter in [
-            "info",
-            "off",
-            "INFO",
-            "info,tailback::store=debug",
-            "tailback=trace, mongodb=warn",
-            "12345=info",
-        ] {
-            assert!(log_filter(filter).is_ok(), "{filter}");
-        }
-        for (filter, part) in [
-            ("warning", "warning"),
-            ("info,tailback", "tailback"),
-            ("", ""),
-            ("tailback=loud", "tailback=loud"),
-            ("info=debug", "info=debug"),
-            ("tailback[x]=info", "tailback[x]=info"),
-            ("5", "5"),
-            ("info,tailback=5", "tailback=5"),
-            ("=info", "=info"),
-        ] {
-            let error = log_filter(filter).unwrap_err();
-            assert_eq!(error, format!("{part:?} is neither a level nor TARGET=LEVEL"));
-        }
-    }
 
     #[test]
     fn many_events_are_few_lines() {

@@ -42,11 +42,16 @@ impl Drop for Serving {
 
 /// Starts a server, and returns it with what its first line says that it listens on.
 fn serving(arguments: &[&str]) -> (Serving, String) {
+    serving_with(arguments, Stdio::piped())
+}
+
+/// The same with this standard error.
+fn serving_with(arguments: &[&str], error: Stdio) -> (Serving, String) {
     // Whoever listens on all interfaces needs a key.
     let key = "0123456789012345678901234567890123456789";
     let mut command =
         tailback(arguments, &[("TAILBACK_STORE", "sqlite::memory:"), ("TAILBACK_AUTH__ADMIN_KEY", key)]);
-    let mut child = Serving(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut child = Serving(command.stdout(Stdio::piped()).stderr(error).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (child, line.trim().trim_start_matches("listening on http://").to_owned())
@@ -224,6 +229,19 @@ fn full_output() -> (Stdio, UnixStream) {
     (OwnedFd::from(output).into(), end)
 }
 
+/// Reads the log until it has the address. Its reader stays.
+fn address_in_log(child: &mut Serving) -> String {
+    let mut log = BufReader::new(child.0.stderr.as_mut().unwrap());
+    loop {
+        let mut line = String::new();
+        assert!(log.read_line(&mut line).unwrap() > 0, "it has ended");
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        if line["message"] == "listening" {
+            return line["address"].as_str().unwrap().to_owned();
+        }
+    }
+}
+
 /// A server that is ready does what it does by itself, and stops when it is asked to, also where its first line is not read.
 #[tokio::test]
 async fn a_server_whose_first_line_is_not_read_runs_its_tasks_and_stops() {
@@ -231,28 +249,17 @@ async fn a_server_whose_first_line_is_not_read_runs_its_tasks_and_stops() {
     let environment = [("TAILBACK_STORE", "sqlite::memory:")];
     let mut command = tailback(&["serve", "--listen", "127.0.0.1:0"], &environment);
     let mut child = Serving(command.stdout(output).stderr(Stdio::piped()).spawn().unwrap());
-    let mut log = BufReader::new(child.0.stderr.take().unwrap());
-    let address = loop {
-        let mut line = String::new();
-        assert!(log.read_line(&mut line).unwrap() > 0, "it has ended");
-        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
-        if line["message"] == "listening" {
-            break line["address"].as_str().unwrap().to_owned();
-        }
-    };
+    let address = address_in_log(&mut child);
     until_ready(&address).await;
     let stats = get(&address, "/stats");
     assert!(stats.starts_with("HTTP/1.1 200") && stats.contains("\"reaper\""), "{stats}");
     assert_eq!(stopped(&mut child).await.code(), Some(0));
 }
 
-#[tokio::test]
-async fn a_server_outlives_the_reader_of_its_log() {
-    let (mut child, address) = serving(&["--listen", "127.0.0.1:0"]);
-    drop(child.0.stderr.take());
-    until_ready(&address).await;
-    let mut stream = TcpStream::connect(&address).unwrap();
-    // Every such request is a line of the log.
+/// Asks for what is a line of the log, three times.
+fn pause_three_times(address: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     for _ in 0..3 {
         let body = "{}";
         let request = format!(
@@ -265,7 +272,37 @@ async fn a_server_outlives_the_reader_of_its_log() {
         let read = stream.read(&mut answer).unwrap();
         assert!(answer[..read].starts_with(b"HTTP/1.1 200"), "{}", text(&answer[..read]));
     }
+}
+
+#[tokio::test]
+async fn a_server_outlives_the_reader_of_its_log() {
+    let (mut child, address) = serving(&["--listen", "127.0.0.1:0"]);
+    drop(child.0.stderr.take());
+    until_ready(&address).await;
+    pause_three_times(&address);
     assert!(child.0.try_wait().unwrap().is_none(), "it runs");
+}
+
+/// A terminal that is stopped, or a pipe to a program that does not read.
+#[tokio::test]
+async fn a_server_whose_log_is_not_read_serves_and_stops() {
+    let (error, _end) = full_output();
+    let (mut child, address) = serving_with(&["--listen", "127.0.0.1:0"], error);
+    until_ready(&address).await;
+    pause_three_times(&address);
+    assert_eq!(stopped(&mut child).await.code(), Some(0));
+}
+
+/// A full disk, to which its output goes.
+#[tokio::test]
+async fn a_server_whose_address_cannot_be_printed_serves() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let environment = [("TAILBACK_STORE", "sqlite::memory:")];
+    let mut command = tailback(&["serve", "--listen", "127.0.0.1:0"], &environment);
+    let mut child = Serving(command.stdout(full).stderr(Stdio::piped()).spawn().unwrap());
+    let address = address_in_log(&mut child);
+    until_ready(&address).await;
+    assert_eq!(stopped(&mut child).await.code(), Some(0));
 }
 
 #[test]
