@@ -23,7 +23,7 @@ use crate::store::mongo::answers::record;
 use crate::store::mongo::batches::document::{
     from_batch, from_result, number, result_id, to_batch, to_result,
 };
-use crate::store::mongo::client::{fault, insert_each, write_raw};
+use crate::store::mongo::client::{barrier, fault, insert_each, write_raw};
 use crate::store::mongo::indexes::Rare;
 use crate::store::mongo::jobs::document::{Row, date, readable};
 use crate::store::mongo::jobs::groups::Lines;
@@ -409,12 +409,13 @@ pub async fn prune(mongo: &Mongo, limit: usize) -> Result<u64> {
     Ok(forgotten)
 }
 
-/// Forgets some of them, however small each batch is in a few commands. Results go first, so that none is ever left without its batch.
+/// Forgets some of them, however small each batch is in a few commands. Results go first, so that none is ever left without its batch. What
+/// was read is confirmed before: a failover may take back that a batch has ended.
 async fn prune_together(mongo: &Mongo, limit: u64) -> Result<u64> {
     let (batches, kept) = (mongo.collection(BATCHES).await?, mongo.collection(BATCH_RESULTS).await?);
-    let at_most = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let since = mongo.connection.term();
     let over = batches.find(doc! { "purge_at": { "$lte": date(mongo.now()?) } }).sort(doc! { "purge_at": 1 });
-    let over = over.projection(doc! { "_id": 1 }).limit(at_most(limit.min(PRUNED_TOGETHER)));
+    let over = over.projection(doc! { "_id": 1 }).limit(limit.min(PRUNED_TOGETHER).cast_signed());
     let over: Vec<Stored> = over.await.map_err(fault)?.try_collect().await.map_err(fault)?;
     let (mut ids, mut gone): (Vec<BatchId>, u64) = (Vec::new(), 0);
     for batch in over {
@@ -430,10 +431,11 @@ async fn prune_together(mongo: &Mongo, limit: u64) -> Result<u64> {
     if ids.is_empty() {
         return Ok(gone);
     }
+    barrier(&mongo.connection, since).await?;
     let of_all = doc! { "$or": ids.iter().map(|id| results_after(id, None)).collect::<Vec<_>>() };
     let most = limit.saturating_sub(gone);
     let found = kept.find(of_all.clone()).sort(doc! { "_id": 1 }).projection(doc! { "_id": 1 });
-    let found = found.limit(at_most(most)).await.map_err(fault)?;
+    let found = found.limit(most.cast_signed()).await.map_err(fault)?;
     let results: Vec<Stored> = found.try_collect().await.map_err(fault)?;
     let are_all = (results.len() as u64) < most;
     if !results.is_empty() {

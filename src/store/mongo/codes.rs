@@ -5,9 +5,9 @@ use crate::store::{Cause, StoreError};
 /// Server errors behind which the outcome is unknown and a later try may succeed: no primary, shutting down, out of time, a write
 /// conflict; a right that is missing, which an operator may give; an index that is being built, or whose build was ended; what was
 /// ended from outside: an operation (11601), a cursor (43, 237), a plan (175), a transaction (290).
-const PASSING: [i32; 28] = [
+const PASSING: [i32; 30] = [
     6, 7, 13, 43, 50, 64, 89, 91, 112, 133, 134, 175, 189, 202, 211, 237, 246, 251, 262, 276, 290, 9001,
-    10107, 11600, 11601, 11602, 12587, 13435,
+    10058, 10107, 11600, 11601, 11602, 12587, 13435, 13436,
 ];
 /// MongoDB's `OutOfDiskSpace`.
 const NO_SPACE: i32 = 14031;

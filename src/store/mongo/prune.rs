@@ -15,7 +15,7 @@ use crate::store::mongo::KEYS;
 use crate::store::mongo::Mongo;
 use crate::store::mongo::audit;
 use crate::store::mongo::batches;
-use crate::store::mongo::client::{fault, write};
+use crate::store::mongo::client::{barrier, fault, write};
 use crate::store::mongo::jobs::document::{Row, date};
 use crate::store::mongo::operations;
 use crate::store::mongo::stored::Stored;
@@ -90,7 +90,7 @@ async fn prune_jobs(mongo: &Mongo, limit: usize) -> Result<u64> {
 
 /// Forgets keys whose time is over and whose job has ended.
 async fn prune_keys(mongo: &Mongo, limit: usize) -> Result<u64> {
-    let now = mongo.now()?;
+    let (now, since) = (mongo.now()?, mongo.connection.term());
     let database = mongo.connection.database().await?;
     let keys = mongo.collection(KEYS).await?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -124,5 +124,7 @@ async fn prune_keys(mongo: &Mongo, limit: usize) -> Result<u64> {
     if deletes.is_empty() {
         return Ok(0);
     }
+    // A failover may take back that a job has ended: its key must stay then.
+    barrier(&mongo.connection, since).await?;
     write(database, doc! { "delete": KEYS, "deletes": deletes, "ordered": false }).await
 }

@@ -10,6 +10,10 @@ use crate::store::mongo::jobs::plan::Plan;
 use crate::store::mongo::jobs::receipts::Receipts;
 use crate::store::{Applied, Change, Result};
 
+/// For how long after a deletion was planned the receipt of what ended its reservation before is certainly kept: one that was read then has
+/// been kept for nine of its ten minutes at most.
+const RECEIPTS_LAST_MS: u64 = 60_000;
+
 /// What is known of a plan that was sent without a certain response.
 pub enum Proof {
     /// It was carried out.
@@ -154,6 +158,8 @@ pub fn of(
 /// or a duplicate of the same call. What else ends a reservation early leaves a receipt. Once it may have run out, another worker may
 /// have committed the job; and no reservation protects what a client cancels or purges: there absence proves nothing.
 ///
+/// Receipts go after ten minutes. Where the machine stood still since the deletion was planned, they may be gone as well.
+///
 /// `latest`: the latest that the store's clock may have shown once the job was found to be gone.
 fn by_absence(plan: &Plan, operation: &Operation, latest: Option<Timestamp>) -> Proof {
     match operation.verb() {
@@ -164,7 +170,9 @@ fn by_absence(plan: &Plan, operation: &Operation, latest: Option<Timestamp>) -> 
         _ => {}
     }
     match latest {
-        Some(latest) if !plan.meta.may_be_overdue(latest) => Proof::done_by_one(plan),
+        Some(latest) if !plan.meta.may_be_overdue(latest) && latest <= plan.at.plus_ms(RECEIPTS_LAST_MS) => {
+            Proof::done_by_one(plan)
+        }
         _ => Proof::Unknown,
     }
 }
