@@ -44,8 +44,8 @@ pub struct Claims {
     pub offers: Vec<SemaphoreName>,
     /// Queues with jobs that were left ready since this semaphore is full: once that is released a claim may win some.
     pub refused: Vec<(SemaphoreName, QueueName)>,
-    /// Queues of whose jobs, which are large, as much was read as one call reads: there may be some for the requests that got none, which
-    /// are to be made again.
+    /// Queues of which as much was read as one call reads, since their jobs are large or many were in the way: there may be some for the
+    /// requests that got none, which are to be made again.
     pub again: Vec<QueueName>,
 }
 

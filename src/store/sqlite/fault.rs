@@ -5,6 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rusqlite::{ErrorCode, ffi};
 
 use crate::store::{Cause, StoreError};
+use crate::telemetry::Throttle;
+
+/// The line that says that the file cannot be read.
+static DAMAGE: Throttle = Throttle::new();
 
 /// Why a piece of work on the database did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +112,9 @@ pub fn from_sql(error: &rusqlite::Error) -> StoreError {
         Some(code) => match code.code {
             // A disk that cannot be read is reported as a damaged file.
             ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
-                tracing::error!(%error, "the database cannot be read: its disk fails, or it is damaged");
+                if let Some(more) = DAMAGE.due() {
+                    tracing::error!(%error, more, "the database cannot be read: its disk fails, or it is damaged");
+                }
                 StoreError::Damaged(Cause(error.to_string().into()))
             }
             // After a failed fsync it is unknown what the disk holds: that is `Unavailable`, too.

@@ -168,6 +168,26 @@ async fn a_full_disk_refuses_writes_only_and_only_for_as_long_as_it_is_full() {
     store.close().await;
 }
 
+/// What ends a job, or keeps it, needs little.
+#[tokio::test]
+async fn what_fits_on_a_nearly_full_disk_is_stored_beside_what_does_not() {
+    let home = tempfile::tempdir().unwrap();
+    let (store, ids) = (opened(&home.path().join("t.db")).await, IdSource::default());
+    let limit = |pages: i64| {
+        store.writer.run(move |db, _| {
+            Ok(db.pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0))?)
+        })
+    };
+    let pages = limit(1).await.unwrap();
+    limit(pages + 60).await.unwrap();
+    let long = format!("\"{}\"", "x".repeat(1_000_000));
+    let pushes = (0..11).map(|n| push_one(&store, job(&store, &ids, if n == 5 { &long } else { "1" })));
+    let pushed = futures::future::join_all(pushes).await;
+    let full = pushed.iter().filter(|pushed| matches!(pushed, Err(StoreError::Full(_)))).count();
+    assert_eq!((full, pushed.iter().filter(|pushed| pushed.is_ok()).count()), (1, 10), "{pushed:?}");
+    store.close().await;
+}
+
 #[tokio::test]
 async fn one_failing_caller_does_not_disturb_the_others_of_its_round() {
     let store = SqliteStore::open(Location::Memory).unwrap();

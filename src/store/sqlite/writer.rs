@@ -191,15 +191,22 @@ fn serve(db: &Connection, mut waiting: mpsc::Receiver<Box<dyn Unit>>, caches: &C
 
 /// Why a transaction was not committed.
 enum RoundError {
-    /// It was rolled back as a whole: a full disk may cost more than the statement that hit it.
+    /// It was rolled back as a whole.
     Whole(StoreError),
-    /// One of its units failed; the others may succeed without it.
+    /// One of its units failed, or all of them need more room than there is; the others may succeed without it.
     One(StoreError),
+}
+
+impl RoundError {
+    /// Where there is no room nothing was stored, also where SQLite has rolled back more than the statement that hit it.
+    fn of(error: StoreError) -> Self {
+        if error.is_full() { Self::One(error) } else { Self::Whole(error) }
+    }
 }
 
 /// Runs units in one transaction and sends their results after its commit. Where one of them fails, all are run
 /// again, each in a transaction of its own: units rarely fail, and so need no savepoints, whose journals cost
-/// more than all else that a unit does.
+/// more than all else that a unit does. So it is where there is no room for all: what ends a job needs little.
 fn transact(db: &Connection, mut units: Vec<Box<dyn Unit>>, caches: &Caches, clock: &Clock) {
     match commit(db, &mut units, caches, clock) {
         Ok(()) => units.into_iter().for_each(|unit| unit.reply(Ok(()))),
@@ -218,7 +225,7 @@ fn commit(
     caches: &Caches,
     clock: &Clock,
 ) -> Result<(), RoundError> {
-    let whole = |error: rusqlite::Error| RoundError::Whole(fault::from_sql(&error));
+    let whole = |error: rusqlite::Error| RoundError::of(fault::from_sql(&error));
     execute(db, "BEGIN IMMEDIATE").map_err(whole)?;
     let tx = Tx::new(db, caches);
     let before = db.total_changes();
@@ -227,16 +234,16 @@ fn commit(
         for unit in units {
             unit.run(&tx, clock.now()).map_err(RoundError::One)?;
         }
-        tx.flush().map_err(|fault| RoundError::Whole(fault.into()))?;
+        tx.flush().map_err(|fault| RoundError::of(fault.into()))?;
         // What only reads leaves the disk alone.
         let kept = if db.total_changes() > before { clock.keep(db).map_err(whole)? } else { None };
         execute(db, if faults::bug("answer_early") { "ROLLBACK" } else { "COMMIT" })
-            .map_err(|error| RoundError::Whole(fault::of_commit(&error)))?;
+            .map_err(|error| RoundError::of(fault::of_commit(&error)))?;
         clock.kept(kept);
         Ok(())
     };
     run().inspect_err(|_| caches.skipped.clear()).map_err(|trouble| match trouble {
-        RoundError::One(error) if db.is_autocommit() => RoundError::Whole(error),
+        RoundError::One(error) if db.is_autocommit() => RoundError::of(error),
         trouble => {
             roll_back(db);
             trouble

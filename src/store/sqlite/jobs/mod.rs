@@ -106,11 +106,16 @@ impl Jobs for SqliteStore {
             let claimed = self.writer.run(move |tx, now| claim::claim(tx, &own, &rules, now)).await;
             let mut claims = claimed.unwrap_or_else(|error| Claims::failed(asks.len(), &error));
             offers.append(&mut claims.offers);
-            // So much was in the way that the rest was left for another transaction. Where it is large, it is for the caller to go on.
-            if claims.won.iter().any(|won| won.as_ref().map_or(true, |jobs| !jobs.is_empty()))
-                || !claims.again.is_empty()
-                || !claims.resume.iter().any(|(_, at)| *at <= self.clock.now())
-            {
+            // So much was in the way that the rest was left for another transaction. Where it is large, or some have won, it is for the caller
+            // to go on.
+            let now = self.clock.now();
+            let cut = claims.resume.iter().filter(|(_, at)| *at <= now).map(|(queue, _)| queue.clone());
+            let cut: Vec<QueueName> = cut.collect();
+            if claims.won.iter().any(|won| won.as_ref().map_or(true, |jobs| !jobs.is_empty())) {
+                claims.again.extend(cut);
+                return Claims { offers, ..claims };
+            }
+            if !claims.again.is_empty() || cut.is_empty() {
                 return Claims { offers, ..claims };
             }
             if began.elapsed() > CLAIM_MAX {
