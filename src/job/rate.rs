@@ -13,7 +13,7 @@ const PARTS: u64 = 200;
 pub struct Deliveries(Vec<(i64, i64)>);
 
 /// By how much the clocks of two primaries of a store may differ: what is ahead by less counts, so that there are never too many deliveries.
-const CLOCKS_DIFFER_MS: u64 = 60_000;
+pub const CLOCKS_DIFFER_MS: u64 = 60_000;
 
 /// Returns whether a delivery counts. One that lies further ahead is of a clock that was wrong: it must not stop the queue until its time
 /// comes.

@@ -11,7 +11,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::transition::{Next, delivery};
-use super::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
+use super::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp, rate};
 use crate::faults;
 
 /// The largest capacity.
@@ -55,6 +55,12 @@ pub struct Rank<'a> {
 impl<'a> From<&'a Meta> for Rank<'a> {
     fn from(meta: &'a Meta) -> Self {
         Self { priority: meta.priority, run_at: meta.run_at, id: &meta.id }
+    }
+}
+
+impl<'a> From<&'a Waiter> for Rank<'a> {
+    fn from(waiter: &'a Waiter) -> Self {
+        Self { priority: waiter.priority, run_at: waiter.run_at, id: &waiter.id }
     }
 }
 
@@ -140,17 +146,25 @@ impl<'a> Admission<'a> {
         match waiter.state {
             State::Ready if self.has_missed_call(waiter) => false,
             State::Ready => is_impatient || waiter.priority > from.priority,
-            // Without consumers of its queue the reserved capacity would stay unused.
+            // Without consumers of its queue the reserved capacity would stay unused. That one behind it was not claimed shows nothing: those
+            // before that keep the consumers busy.
             _ => {
-                let is_missed = |other: &Waiter| other.queue == waiter.queue && self.has_missed_call(other);
+                let is_missed = |other: &Waiter| {
+                    other.queue == waiter.queue
+                        && other.is_before(waiter.into())
+                        && self.has_missed_call(other)
+                };
                 is_impatient && !gauge.line.iter().any(is_missed)
             }
         }
     }
 
-    /// Whether the job could have been claimed for as long as room is reserved for one that was called.
+    /// Whether the job could have been claimed for as long as room is reserved for one that was called. A call that lies far ahead is of a
+    /// clock that was wrong.
     fn has_missed_call(&self, waiter: &Waiter) -> bool {
-        let is_called = |at: Timestamp| at.plus_ms(CALLED_MS) > self.now;
+        let is_called = |at: Timestamp| {
+            at.plus_ms(CALLED_MS) > self.now && at <= self.now.plus_ms(rate::CLOCKS_DIFFER_MS)
+        };
         waiter.state == State::Ready && waiter.run_at <= self.now && !waiter.called_at.is_some_and(is_called)
     }
 
@@ -190,22 +204,39 @@ impl<'a> Admission<'a> {
         queues.map(|queue| (queue, self.calls(name, queue))).filter(|(_, calls)| *calls > 0)
     }
 
-    /// Returns the job as it is once it is called for this semaphore, if it still waits and would pass.
-    pub fn called(&self, name: &SemaphoreName, job: &Meta) -> Option<Meta> {
+    /// Returns the job as it is once it is called for this semaphore, if it still waits and would pass. `before`: how many of its queue were
+    /// considered in this turn. There is a call for as many as there is room for, with those before it that were called and not claimed yet.
+    pub fn called(&self, name: &SemaphoreName, job: &Meta, before: usize) -> Option<Meta> {
+        let gauge = self.gauges.get(name)?;
+        let called = self.called_of(gauge, &job.queue).filter(|waiter| waiter.is_before(job.into())).count();
+        let has_call = ((called + before) as u64) < gauge.room().min(CALLS_MAX);
         let mut ready = job.clone();
-        let is_called = self.allows(name, job.into()) && delivery::unblock(&mut ready, self.now).is_ok();
+        let is_called =
+            has_call && self.allows(name, job.into()) && delivery::unblock(&mut ready, self.now).is_ok();
         is_called.then_some(ready)
     }
 
-    /// Returns how many jobs of this queue are to be called for this semaphore: as many as there is room for, less those
-    /// that were called and not claimed yet.
-    fn calls(&self, name: &SemaphoreName, queue: &QueueName) -> u64 {
-        let Some(gauge) = self.gauges.get(name) else { return 0 };
-        let is_called = |waiter: &&Waiter| {
+    /// Returns the jobs of this queue that were called and not claimed yet.
+    fn called_of<'g>(&self, gauge: &'g Gauge, queue: &QueueName) -> impl Iterator<Item = &'g Waiter> {
+        let is_called = move |waiter: &&Waiter| {
             waiter.state == State::Ready && waiter.queue == *queue && waiter.run_at <= self.now
         };
-        let called = gauge.line.iter().filter(is_called).count() as u64;
-        gauge.room().min(CALLS_MAX).saturating_sub(called)
+        gauge.line.iter().filter(is_called)
+    }
+
+    /// Returns how many jobs of this queue are to be considered for this semaphore: as many as there is room for, less those that were called
+    /// and not claimed yet. These do not count where one of them stands behind a blocked one: its consumers may never come to it.
+    fn calls(&self, name: &SemaphoreName, queue: &QueueName) -> u64 {
+        let Some(gauge) = self.gauges.get(name) else { return 0 };
+        let mut blocked = gauge.line.iter().filter(|waiter| waiter.state == State::Blocked);
+        let first = blocked.find(|waiter| waiter.queue == *queue);
+        let (mut called, mut is_behind) = (0, false);
+        for waiter in self.called_of(gauge, queue) {
+            called += 1;
+            is_behind |= first.is_some_and(|first| first.is_before(waiter.into()));
+        }
+        let most = gauge.room().min(CALLS_MAX);
+        if is_behind { most } else { most.saturating_sub(called) }
     }
 }
 
@@ -405,11 +436,11 @@ mod tests {
         };
         let own =
             |turns: &[(&str, u64)]| turns.iter().map(|(q, n)| ((*q).to_owned(), *n)).collect::<Vec<_>>();
-        assert_eq!(turns(2, &line), own(&[("z", 2), ("y", 1), ("called", 1), ("x", 2)]));
+        assert_eq!(turns(2, &line), own(&[("z", 2), ("y", 2), ("called", 1), ("x", 2)]));
         assert_eq!(
             turns(1, &line),
-            own(&[("z", 1), ("x", 1)]),
-            "those of which enough were called have none"
+            own(&[("z", 1), ("y", 1), ("x", 1)]),
+            "those of which enough were called have none, unless they stand behind others"
         );
         assert_eq!(turns(0, &line), []);
         assert_eq!(turns(100, &[]), own(&[("called", CALLS_MAX), ("x", CALLS_MAX), ("y", CALLS_MAX)]));
@@ -420,10 +451,38 @@ mod tests {
         let rules = Rules::default();
         let blocked = Meta { state: State::Blocked, waits_for: Some(name("a")), ..job("1", 0, 0, &["a"]) };
         let free = admission(&rules, &[("a", 1, 0, &[])]);
-        let ready = free.called(&name("a"), &blocked).unwrap();
+        let ready = free.called(&name("a"), &blocked, 0).unwrap();
         assert_eq!((ready.state, ready.waits_for), (State::Ready, None));
-        assert_eq!(free.called(&name("a"), &Meta { state: State::Done, ..blocked.clone() }), None);
+        assert_eq!(free.called(&name("a"), &blocked, 1), None, "there is room for one");
+        assert_eq!(free.called(&name("a"), &Meta { state: State::Done, ..blocked.clone() }, 0), None);
         let full = admission(&rules, &[("a", 1, 1, &[])]);
-        assert_eq!(full.called(&name("a"), &blocked), None);
+        assert_eq!(full.called(&name("a"), &blocked, 0), None);
+    }
+
+    #[test]
+    fn a_job_that_was_called_is_in_the_way_of_none_before_it() {
+        let (rules, long_ago) = (Rules::default(), NOW - 10_000);
+        let needs = ["a"];
+        let (first, second, last) = (job("1", 5, 0, &needs), job("2", 4, 0, &needs), job("3", 0, 0, &needs));
+        let missed = waiter(&last, State::Ready, long_ago, Some(NOW - 5000));
+        let line = [
+            waiter(&first, State::Blocked, long_ago, None),
+            waiter(&second, State::Blocked, long_ago, None),
+            missed.clone(),
+        ];
+        let admission = admission(&rules, &[("a", 1, 0, &line)]);
+        assert_eq!(admission.calls(&name("a"), &first.queue), 1);
+        let waiting = |job: &Meta| Meta { state: State::Blocked, waits_for: Some(name("a")), ..job.clone() };
+        assert!(admission.called(&name("a"), &waiting(&first), 0).is_some());
+        let other = Meta { queue: "r".parse().unwrap(), ..job("9", 5, 1, &needs) };
+        assert!(admission.stopped_by(&other).is_some(), "its room is kept all the same");
+        let behind = waiting(&job("4", 0, 0, &needs));
+        assert_eq!(admission.called(&name("a"), &behind, 0), None, "one before it was called");
+        // Called while the clock was an hour ahead.
+        let ahead = Waiter { called_at: Some(at(NOW + 3_600_000)), ..missed };
+        let of_ahead = [ahead];
+        let lower = job("5", -1, 0, &needs);
+        let admission = super::tests::admission(&rules, &[("a", 1, 0, &of_ahead)]);
+        assert!(admission.stopped_by(&lower).is_none());
     }
 }

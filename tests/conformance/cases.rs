@@ -259,6 +259,8 @@ macro_rules! every_case {
             semaphore_lines {
                 a_long_line_is_worked_off
                 who_asks_again_and_again_is_served_in_order
+                a_called_job_is_in_the_way_of_none_before_it
+                who_has_none_behind_many_that_wait_is_to_ask_again
                 a_refusal_holds_for_those_who_need_the_same_only
                 a_refusal_ends_where_another_job_is_unblocked
                 a_head_that_is_read_in_parts_is_judged_in_each

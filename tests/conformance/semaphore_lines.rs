@@ -46,6 +46,41 @@ pub async fn who_asks_again_and_again_is_served_in_order(store: &dyn Store) {
     assert_eq!(counts_of(store, "a").await, Default::default());
 }
 
+/// The consumers of a queue are busy with jobs before one that was called: they never come to it. One before it is called all the same.
+pub async fn a_called_job_is_in_the_way_of_none_before_it(store: &dyn Store) {
+    make(store, &[("s", 1)]).await;
+    push_all(store, vec![job("r").needs(&["s"])]).await;
+    let holder = claim(store, ask("r", 1)).await.remove(0);
+    let behind = push_all(store, vec![job("q").needs(&["s"])]).await.remove(0);
+    assert!(claim(store, ask("q", 1)).await.is_empty());
+    apply(store, commit(&holder)).await.unwrap();
+    call(store, &["s"]).await;
+    assert_eq!(see(store, &behind).await.meta.state, State::Ready);
+    push_all(store, vec![job("r").needs(&["s"])]).await;
+    let holder = claim(store, ask("r", 1)).await.remove(0);
+    let drafts = vec![job("q").needs(&["s"]).priority(5), job("q").priority(5)];
+    let pushed = push_all(store, drafts).await;
+    assert_eq!(claim_ids(store, "q", 1).await, pushed[1..]);
+    apply(store, commit(&holder)).await.unwrap();
+    call(store, &["s"]).await;
+    assert_eq!(see(store, &pushed[0]).await.meta.state, State::Ready, "its semaphore is free");
+}
+
+/// One of two claims at once has won; so many jobs in the way that the other one has none is no proof that there is none.
+pub async fn who_has_none_behind_many_that_wait_is_to_ask_again(store: &dyn Store) {
+    let mut drafts = vec![job("q")];
+    drafts.extend(vec![job("q").needs(&["none"]); 2100]);
+    drafts.push(job("q"));
+    for part in drafts.chunks(300) {
+        push_all(store, part.to_vec()).await;
+    }
+    let claims = store.claim(&[ask("q", 1), ask("q", 1)], &usual()).await;
+    for won in claims.won {
+        let is_told = claims.again.contains(&queue("q"));
+        assert!(!won.unwrap().is_empty() || is_told, "there is one more");
+    }
+}
+
 pub async fn a_refusal_holds_for_those_who_need_the_same_only(store: &dyn Store) {
     make(store, &[("s", 1), ("t", 1)]).await;
     let holder = push_and_take(store, job("a").needs(&["s"])).await;

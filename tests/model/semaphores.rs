@@ -80,16 +80,20 @@ impl Model {
         for name in names {
             let room = self.capacity(name).saturating_sub(self.held(name)).min(CALLED_AT_ONCE) as usize;
             let own = |job: &&Job| called.contains(&job.id);
-            let others = self.needing(name).any(|job| {
-                let elsewhere = called.contains(&job.id) && job.waits_for != Waits::For(name.clone());
-                Self::is_called(job) || elsewhere
-            });
+            // Room is kept for those who were called from those behind them alone.
+            let is_behind_others = |first: &Job| {
+                self.needing(name).any(|job| {
+                    let elsewhere = called.contains(&job.id) && job.waits_for != Waits::For(name.clone());
+                    (Self::is_called(job) || elsewhere) && rank(job) < rank(first)
+                })
+            };
             let is_long = self.needing(name).filter(|job| job.waiting_since.is_some()).count() > LOOKED_AT;
             for (queue, waiting) in self.waiting(name) {
                 let count = waiting.iter().copied().filter(own).count();
                 let ids: Vec<&JobId> = waiting.iter().map(|job| &job.id).collect();
                 let in_order = waiting.iter().take(count).all(|job| called.contains(&job.id));
-                let is_enough = others || is_long || count == room.min(waiting.len());
+                let left = waiting.get(count).copied().filter(|_| count < room);
+                let is_enough = is_long || left.is_none_or(is_behind_others);
                 if !in_order || count > room || !is_enough {
                     return Err(format!(
                         "{name} has room for {room}; of {ids:?} in {queue} it called {called:?}"

@@ -421,7 +421,8 @@ async fn unblock_waiters_of(
         let filter =
             doc! { "waits_for": name.as_str(), "queue": queue.as_str(), "state": UNBLOCK.from.as_str() };
         let metas = first_waiting(mongo, queue, filter, calls, clear_until, rules).await?;
-        chosen.extend(metas.iter().take(calls).filter_map(|meta| admission.called(name, meta)));
+        let called = metas.iter().take(calls).enumerate();
+        chosen.extend(called.filter_map(|(before, meta)| admission.called(name, meta, before)));
     }
     unblock(mongo, &chosen).await?;
     let unblocked = |Meta { queue, priority, run_at, .. }: Meta| Unblocked { queue, priority, run_at };

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Params, Row, Statement, params};
 
 use crate::job::semaphore::{Admission, Waiter, others, waiting_states};
+use crate::job::transition::delivery::UNBLOCK;
 use crate::job::{JobId, Meta, QueueName, Rules, SemaphoreName, State, Timestamp};
 use crate::store::audit::Seen;
 use crate::store::sqlite::SqliteStore;
@@ -245,8 +246,8 @@ fn unblock_waiters(
         }
         let admission = admission(tx, [name].into_iter(), rules, now)?;
         for (queue, calls) in admission.turns(name, &by_name) {
-            for id in needs::waiting(tx, name, queue.as_str(), calls)? {
-                unblocked.extend(unblock(tx, &id, name, &admission, (rules, now))?);
+            for (before, id) in needs::waiting(tx, name, queue.as_str(), calls)?.iter().enumerate() {
+                unblocked.extend(unblock(tx, (id, before), name, &admission, (rules, now))?);
             }
         }
     }
@@ -270,7 +271,7 @@ fn queues(db: &Connection, name: &SemaphoreName) -> Result<Vec<QueueName>, Fault
 /// Unblocks a job, if the semaphore has room for it.
 fn unblock(
     tx: &Tx<'_>,
-    id: &JobId,
+    (id, before): (&JobId, usize),
     name: &SemaphoreName,
     admission: &Admission<'_>,
     (rules, now): (&Rules, Timestamp),
@@ -285,7 +286,12 @@ fn unblock(
         needs::forget_one(tx, name, id)?; // another program has removed or renamed the job
         return Ok(None);
     };
-    let Some(ready) = admission.called(name, &found.job) else { return Ok(None) };
+    if found.job.state != UNBLOCK.from || found.job.waits_for.as_ref() != Some(name) {
+        needs::forget_one(tx, name, id)?; // another program has changed it
+        needs::write(tx, &found.job)?;
+        return Ok(None);
+    }
+    let Some(ready) = admission.called(name, &found.job, before) else { return Ok(None) };
     row::update(tx, &found, &ready, row::Contents::default(), now)?;
     needs::note_unblocked(tx, &ready, now)?;
     Ok(Some(Unblocked { queue: ready.queue, priority: ready.priority, run_at: ready.run_at }))
