@@ -32,7 +32,7 @@ use super::stream::{self, Stream};
 use super::tls::{self, Tls};
 use super::waiting;
 use super::wire::{Bounds, Refusal};
-use crate::telemetry;
+use crate::telemetry::{self, Throttle};
 
 /// The configured limits on connections.
 #[derive(Debug, Clone)]
@@ -69,6 +69,9 @@ const SEND_BUFFER: usize = 256 << 10;
 const BUFFER: usize = 64 << 10;
 /// The same for heads: as many as one may have, and some.
 const HEADS: usize = 8 << 10;
+
+/// The line that says that connections cannot be accepted.
+static REFUSED: Throttle = Throttle::new();
 
 /// The places for connections.
 #[derive(Clone)]
@@ -337,7 +340,9 @@ async fn accept(
         Ok(accepted) => accepted,
         Err(error) => {
             // Most likely out of file descriptors: wait until some are closed.
-            tracing::warn!(%error, "cannot accept a connection");
+            if let Some(more) = REFUSED.due() {
+                tracing::warn!(%error, more, "cannot accept a connection");
+            }
             tokio::time::sleep(Duration::from_millis(100)).await;
             return None;
         }

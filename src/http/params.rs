@@ -170,12 +170,17 @@ impl Query {
         Ok(self)
     }
 
-    /// Takes out the parameters that name a field of payloads or a header, and rejects others as [`only`](Self::only) does.
-    pub fn with_fields(self, known: &[&'static str]) -> Result<(Self, Vec<(String, String)>), Problem> {
+    /// Takes out the parameters that name a field of payloads or a header, and rejects others as [`only`](Self::only) does, but that one of
+    /// those that are known may be given several times.
+    pub fn with_fields(
+        self,
+        known: &[&'static str],
+        repeated: &str,
+    ) -> Result<(Self, Vec<(String, String)>), Problem> {
         let is_field =
             |(name, _): &(String, String)| name.starts_with("payload.") || name.starts_with("headers.");
         let (fields, others) = self.0.into_iter().partition(is_field);
-        Ok((Self(others).only(known)?, fields))
+        Ok((Self(others).judged(known, Some(repeated))?, fields))
     }
 
     fn text(&self, name: &str) -> Option<&str> {
@@ -212,7 +217,8 @@ impl Query {
         self.text(name).map(read).transpose()
     }
 
-    /// Returns the words of a parameter that has one or several, with commas between them.
+    /// Returns the words of a parameter that has one or several, with commas between them; it may also be given several times, as many
+    /// generated clients do.
     pub fn words<T: serde::de::DeserializeOwned>(
         &self,
         name: &'static str,
@@ -221,7 +227,8 @@ impl Query {
         let invalid =
             |_| Problem::parameter(name, format!("must be one or several, with commas, of: {rule}"));
         let read = |text: &str| serde_json::from_value(serde_json::Value::from(text)).map_err(invalid);
-        self.text(name).into_iter().flat_map(|text| text.split(',')).map(read).collect()
+        let given = self.0.iter().filter(|(other, _)| other == name);
+        given.flat_map(|(_, text)| text.split(',')).map(read).collect()
     }
 
     /// Returns the requested number of elements.

@@ -2,6 +2,7 @@
 //! statuses.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use crate::http::json::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -239,6 +240,12 @@ impl Problem {
         Self::new(Code::InvalidField, format!(" {}", detail.as_ref())).at(pointer.into())
     }
 
+    /// The same request may succeed after this time.
+    pub fn after(self, wait: Duration) -> Self {
+        let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
+        Self { retry_after_ms: Some(ms), ..self }
+    }
+
     /// Returns the problem of an element of the body that is under this pointer: it names the field from the whole body on.
     pub fn under(self, prefix: &str) -> Self {
         let pointer = self.pointer.as_ref().map(|own| format!("{prefix}{own}"));
@@ -335,10 +342,7 @@ impl From<Error> for Problem {
             Error::KeyConflict(id) | Error::KeyTaken(id) => {
                 Self { job_id: Some(id), ..Self::new(Code::KeyConflict, text) }
             }
-            Error::KeyLimited { wait, .. } => {
-                let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
-                Self { retry_after_ms: Some(ms), ..Self::new(Code::KeyLimited, text) }
-            }
+            Error::KeyLimited { wait, .. } => Self::new(Code::KeyLimited, text).after(wait),
             Error::QueueFull(_) => Self::new(Code::QueueFull, text),
             Error::LimitReached { .. } => Self::new(Code::LimitReached, text),
             Error::UnknownOperation(_) | Error::OperationGone(_) => Self::new(Code::UnknownOperation, text),

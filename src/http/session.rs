@@ -106,8 +106,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Source {
 pub struct Attempts(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 
 impl Attempts {
-    /// Counts an attempt as failed until it has succeeded. Returns whether the client may try.
-    pub fn begin(&self, client: IpAddr) -> bool {
+    /// Counts an attempt as failed until it has succeeded. Returns how long the client has to wait if it may not try.
+    pub fn begin(&self, client: IpAddr) -> Option<Duration> {
         let client = peer(client);
         let mut failed = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if failed.len() >= CLIENTS && !failed.contains_key(&client) {
@@ -121,7 +121,7 @@ impl Attempts {
             (*since, *count) = (Instant::now(), 0);
         }
         *count = count.saturating_add(1);
-        *count <= ATTEMPTS
+        (*count > ATTEMPTS).then(|| WINDOW.saturating_sub(since.elapsed()))
     }
 
     /// An attempt has succeeded: it does not count. Those that failed do, also where the client has a valid key.
@@ -250,11 +250,12 @@ mod tests {
     fn attempts_that_fail_are_limited() {
         let (attempts, one, other) =
             (Attempts::default(), IpAddr::from([1, 1, 1, 1]), IpAddr::from([2, 2, 2, 2]));
-        let tried = (0..ATTEMPTS + 5).filter(|_| attempts.begin(one)).count();
+        let tried = (0..ATTEMPTS + 5).filter(|_| attempts.begin(one).is_none()).count();
         assert_eq!(tried, ATTEMPTS as usize);
-        assert!(attempts.begin(other));
+        assert!(attempts.begin(other).is_none());
         attempts.succeed(other);
-        assert!((0..ATTEMPTS).all(|_| attempts.begin(other)) && !attempts.begin(other), "it did not count");
+        assert!((0..ATTEMPTS).all(|_| attempts.begin(other).is_none()), "it did not count");
+        assert!(attempts.begin(other).is_some_and(|wait| wait <= WINDOW));
     }
 
     #[test]
@@ -262,9 +263,9 @@ mod tests {
         let attempts = Attempts::default();
         let net = |n: u128| IpAddr::from((0x2001_0db8_u128 << 96 | n << 64).to_be_bytes());
         for n in 0..=CLIENTS as u128 {
-            assert!(attempts.begin(net(n)), "{n}");
+            assert!(attempts.begin(net(n)).is_none(), "{n}");
         }
-        assert!(attempts.begin(IpAddr::from([1, 1, 1, 1])));
+        assert!(attempts.begin(IpAddr::from([1, 1, 1, 1])).is_none());
         assert!(attempts.0.lock().unwrap().len() <= CLIENTS);
     }
 }

@@ -135,6 +135,8 @@ pub async fn logins_are_limited_and_need_tls(place: &Place) {
         assert_eq!(cookie, "");
     }
     let (status, problem, ..) = log_in(&server, ADMIN, &secure).await;
+    let wait = problem["retry_after_ms"].as_u64().unwrap();
+    assert!(wait > 0 && wait <= 60_000, "the rest of the minute: {wait}");
     refused(&(status, problem), 429, "too-many-attempts");
     let other = [("x-forwarded-for", "10.0.0.8"), ("x-forwarded-proto", "https")];
     assert_eq!(log_in(&server, ADMIN, &other).await.0, 200);

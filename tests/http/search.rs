@@ -83,7 +83,9 @@ pub async fn jobs_of_all_queues_are_found(place: &Place) {
         ("queue=mail.in&state=ready", &[0, 3][..]),
         ("queue_prefix=mail.&state=ready&limit=1", &[0, 1, 3]),
         ("queue_prefix=&state=ready,reserved", &[0, 1, 2, 3]),
+        ("queue_prefix=&state=ready&state=reserved", &[0, 1, 2, 3]),
         ("state=reserved,dead", &[]),
+        ("state=reserved&state=dead", &[]),
         ("priority_min=1&priority_max=2", &[1, 2]),
         ("attempts_max=0&group=g2", &[2]),
         ("key=k1", &[1]),
@@ -148,6 +150,7 @@ pub async fn a_wrong_search_names_the_parameter(place: &Place) {
     for (query, parameter) in [
         ("state=running", "state"),
         ("state=", "state"),
+        ("state=dead&state=", "state"),
         ("state=dead,", "state"),
         ("state=dead,dead", "state"),
         ("queue=a%20b", "queue"),
@@ -182,7 +185,7 @@ pub async fn a_wrong_search_names_the_parameter(place: &Place) {
         ("limit=1001", "limit"),
         ("cursor=!", "cursor"),
         ("colour=red", "query"),
-        ("state=dead&state=done", "query"),
+        ("queue=a&queue=a", "query"),
         ("payloads.a=1", "query"),
     ] {
         bad_parameter(&server.get(&format!("/v1/jobs?{query}")).await, parameter);

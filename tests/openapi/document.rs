@@ -200,3 +200,21 @@ fn every_operation_has_a_name_of_its_own() {
     names.dedup();
     assert_eq!(names.len(), count);
 }
+
+/// oapi-codegen, a generator for Go, makes a type of that name for each operation: two of one name do not compile.
+#[test]
+fn no_schema_has_the_name_of_a_generated_response() {
+    let document = committed();
+    let pascal = |id: &str| -> String {
+        let words = id.split('_').filter_map(|word| Some((word.get(..1)?, word.get(1..)?)));
+        words.map(|(first, rest)| first.to_uppercase() + rest).collect()
+    };
+    let items = document["paths"].as_object().unwrap().values();
+    let operations = items.flat_map(|item| item.as_object().unwrap().values());
+    let ids: Vec<&str> = operations.filter_map(|operation| operation["operationId"].as_str()).collect();
+    assert!(ids.len() > 50, "{ids:?}");
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let taken: Vec<String> =
+        ids.iter().map(|id| pascal(id) + "Response").filter(|name| schemas.contains_key(name)).collect();
+    assert_eq!(taken, Vec::<String>::new());
+}

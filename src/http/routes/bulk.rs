@@ -165,7 +165,7 @@ pub struct SampleView {
 #[derive(utoipa::ToSchema)]
 #[allow(dead_code, reason = "it is a description")]
 #[serde(untagged)]
-pub enum BeginOperationResponse {
+pub enum BegunOperation {
     /// The operation.
     Operation(Box<OperationView>),
     /// What it would do.
@@ -205,8 +205,8 @@ pub struct OperationsPage {
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes the call safe to repeat: the operation of the first one is returned, as it is by then")),
     request_body = OperationRequest,
     responses(
-        (status = 200, description = "What it would do (`dry_run`)", body = BeginOperationResponse),
-        (status = 202, description = "The operation", body = BeginOperationResponse,
+        (status = 200, description = "What it would do (`dry_run`)", body = BegunOperation),
+        (status = 202, description = "The operation", body = BegunOperation,
             headers(("Location" = String, description = "The path of the operation")))))]
 pub async fn begin(
     State(state): State<AppState>,

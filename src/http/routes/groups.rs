@@ -55,7 +55,7 @@ pub struct GroupsPage {
 /// Lists the groups that have unfinished jobs, or a dead one that holds them. With `state=dead` those that are held. A call looks at a
 /// bounded number of groups, and goes on with the cursor where `complete` is `false`.
 #[utoipa::path(get, path = "/v1/groups", operation_id = "list_groups", tag = "queues",
-    params(("state" = Option<Vec<Visible>>, Query, style = Form, explode = false, description = "Only groups whose first job is in this state, or in one of these: `ready,dead`"),
+    params(("state" = Option<Vec<Visible>>, Query, style = Form, explode = false, description = "Only groups whose first job is in this state, or in one of these: `ready,dead`. It may also be given several times"),
         ("queue" = Option<QueueName>, Query, description = "Only groups of this queue"),
         ("queue_prefix" = Option<String>, Query, max_length = 128, description = "Only groups of queues whose names begin so"),
         ("limit" = Option<usize>, Query, description = "1 to 1000; default 100"),
@@ -67,7 +67,7 @@ pub async fn list(
     by: Granted,
     query: Query,
 ) -> ApiResult<Json<GroupsPage>> {
-    let query = query.only(&["state", "queue", "queue_prefix", "limit", "cursor"])?;
+    let query = query.only_repeating(&["queue", "queue_prefix", "limit", "cursor"], "state")?;
     let (within, states) = (search::within(&query, &by)?, search::states(&query)?);
     let turn = budget.page().await?;
     let found = turn.during(queues.groups(&within, &states, query.cursor()?, query.limit()?)).await?;

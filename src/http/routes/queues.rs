@@ -108,7 +108,7 @@ pub fn prefix(query: &Query) -> ApiResult<Option<String>> {
 
 /// What was deleted of the queues of a prefix.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
-pub struct DeleteQueuesResponse {
+pub struct DeletedQueues {
     /// How many queues were deleted.
     deleted: u64,
     /// How many have jobs, and were left as they are.
@@ -130,12 +130,12 @@ pub struct DeleteQueuesResponse {
         ("confirm" = String, Query, description = "The same text", max_length = 128),
         ("force" = Option<bool>, Query, description = "Delete the queues' jobs as well"),
         ("cursor" = Option<String>, Query, description = "The cursor of the previous call")),
-    responses((status = 200, description = "What was deleted", body = DeleteQueuesResponse)))]
+    responses((status = 200, description = "What was deleted", body = DeletedQueues)))]
 pub async fn delete_many(
     State(queues): State<Queues>,
     by: Granted,
     query: Query,
-) -> ApiResult<Json<DeleteQueuesResponse>> {
+) -> ApiResult<Json<DeletedQueues>> {
     let query = query.only(&["prefix", "confirm", "force", "cursor"])?;
     let given = prefix(&query)?.filter(|prefix| !prefix.is_empty());
     let prefix = given.ok_or_else(|| Problem::parameter("prefix", "must be given, and not be empty"))?;
@@ -146,7 +146,7 @@ pub async fn delete_many(
     let swept = queues.delete_queues(&prefix, after.as_ref(), force, &by.caller.reach()).await?;
     let Swept { deleted, not_empty, last, more } = swept;
     let cursor = last.as_ref().filter(|_| more).map(cursor);
-    Ok(Json(DeleteQueuesResponse { deleted, not_empty, more, cursor }))
+    Ok(Json(DeletedQueues { deleted, not_empty, more, cursor }))
 }
 
 /// Get a queue

@@ -102,7 +102,7 @@ pub enum PayloadShown {
 #[into_params(parameter_in = Query)]
 #[allow(dead_code, reason = "it is a description")]
 pub struct FilterParams {
-    /// Only jobs in this state, or in one of these, with commas between them: `dead,done`.
+    /// Only jobs in this state, or in one of these, with commas between them: `dead,done`. It may also be given several times.
     #[param(style = Form, explode = false)]
     state: Option<Vec<Visible>>,
     /// Only jobs of this group.
@@ -154,7 +154,7 @@ pub struct FilterParams {
 
 /// Reads the filter of a query, without its queues. Returns the other parameters.
 fn filter(query: Query, known: &[&'static str], within: Reach) -> ApiResult<(Filter, Query)> {
-    let (query, fields) = query.with_fields(known)?;
+    let (query, fields) = query.with_fields(known, "state")?;
     let times = |from, before| -> ApiResult<Span<Timestamp>> {
         span(before, Span { from: query.time(from)?, before: query.time(before)? })
     };

@@ -118,8 +118,9 @@ pub async fn log_in(
         return Err(Problem::field("/key", format!("must be at most {KEY_MAX} characters long")));
     }
     let attempts: &Attempts = &state.attempts;
-    if !attempts.begin(source.client) {
-        return Err(Problem::new(Code::TooManyAttempts, "too many logins failed; try again in a minute"));
+    if let Some(wait) = attempts.begin(source.client) {
+        let detail = "too many logins failed; try again in a minute";
+        return Err(Problem::new(Code::TooManyAttempts, detail).after(wait));
     }
     let access: &Options = &state.access;
     let caller = match access::by_key(access, &state.queues, &request.key) {
