@@ -84,6 +84,7 @@ struct Fired {
     job_id: Option<String>,
     skipped: Option<String>,
     manual: bool,
+    misfire: bool,
 }
 
 page!(SchedulesPage, schedules: Schedule);
@@ -158,6 +159,13 @@ impl Fired {
     fn text(&self) -> String {
         let by = if self.manual { " by hand" } else { "" };
         match (&self.job_id, &self.skipped) {
+            (Some(job), _) if self.misfire => {
+                format!(
+                    "{}{by}: job {}, later, for all that were missed from then on",
+                    local(&self.at),
+                    shown(job)
+                )
+            }
             (Some(job), _) => format!("{}{by}: job {}", local(&self.at), shown(job)),
             (None, Some(why)) => format!("{}{by}: skipped ({})", local(&self.at), shown(why)),
             (None, None) => format!("{}{by}", local(&self.at)),

@@ -151,8 +151,11 @@ impl Queues {
         let now = self.now()?;
         let latest = now.plus_ms(CLOCKS_DIFFER_MS);
         // What a clock that was far ahead has left does not count: neither its runs, nor what was to come after them.
-        let is_kept =
-            |found: &&Schedule| times(&found.rule) == times(&rule) && found.next_at <= rule.next(latest);
+        // Nor does what another program has left without a next occurrence.
+        let is_kept = |found: &&Schedule| {
+            let is_there = found.next_at.is_some() || rule.paused;
+            times(&found.rule) == times(&rule) && is_there && found.next_at <= rule.next(latest)
+        };
         let next_at = match found.as_ref().filter(is_kept) {
             Some(found) => found.next_at,
             None => {
