@@ -1,8 +1,9 @@
 //! The line of a semaphore: who waits is called in order.
 
+use std::collections::HashSet;
+
 use super::semaphores::*;
 use super::support::*;
-use std::collections::HashSet;
 
 use tailback::job::state::State;
 use tailback::job::{Job, JobId};
