@@ -22,6 +22,7 @@ pub mod backup;
 pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod connect;
 pub mod dashboard;
 pub mod faults;
 pub mod http;

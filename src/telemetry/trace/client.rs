@@ -16,11 +16,11 @@ use prost::Message as _;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_util::either::Either;
 
 use super::export::Options;
+use crate::connect::connected;
 use crate::telemetry::Throttle;
 
 /// The most bytes of a response that are read.
@@ -107,7 +107,7 @@ impl Client {
     async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
         let host = self.endpoint.host().unwrap_or_default().trim_matches(['[', ']']);
         let port = self.endpoint.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let stream = TcpStream::connect((host, port)).await;
+        let stream = connected(host, port).await;
         let stream = stream.with_context(|| format!("cannot connect to {host}:{port}"))?;
         stream.set_nodelay(true)?;
         let stream = match &self.tls {
