@@ -339,8 +339,10 @@ on_every_store! {
     a_schedule_changes_only_as_it_is_known
     a_schedule_out_of_range_names_the_field
     a_schedule_pushes_each_occurrence
+    a_rule_that_does_not_say_so_resumes_nothing
     a_run_by_hand_pushes_at_once
     runs_at_once_are_all_remembered
+    none_of_many_runs_at_once_fails
     an_overlap_is_skipped
     a_schedule_fills_a_full_queue
     missed_occurrences_are_made_up_for_once_or_not

@@ -26,6 +26,10 @@ const CYCLE_YEARS: i16 = 400;
 /// From when on it is looked whether there is such a day at all.
 const CYCLE_BEGINS: DateTime = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
 
+const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
+const MONTHS: [&str; 12] =
+    ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+
 /// Why a text is not a cron rule that comes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCron {
@@ -60,6 +64,20 @@ impl CronRule {
     /// Returns the rule as a text, its fields one space apart.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// Fails where the name of a day or a month stands in another field: the parser takes it for its number, whatever the field is. Rules that
+    /// were stored before may have that, and stay as they are.
+    pub fn check_names(&self) -> Result<(), InvalidCron> {
+        for (n, field) in self.text.split(' ').rev().enumerate() {
+            let field = field.to_ascii_uppercase();
+            for (own, what, names) in [(0, "day of the week", &DAYS[..]), (1, "month", &MONTHS[..])] {
+                if let Some(name) = names.iter().find(|name| n != own && field.contains(**name)) {
+                    return Err(InvalidCron::Field(format!("{name} is not in the field of the {what}")));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the first moment after this one at which the rule comes, in a time zone; `None`: it does not within
@@ -244,6 +262,17 @@ mod tests {
 
     const BERLIN: &str = "Europe/Berlin";
     const NEW_YORK: &str = "America/New_York";
+
+    #[test]
+    fn names_stand_in_their_own_fields() {
+        let checked = |text: &str| text.parse::<CronRule>().unwrap().check_names();
+        for good in ["0 8 * * MON-FRI", "0 8 * jan,Mar sun", "0 0 8 L * FRI#2", "15 8 L * *", "@monthly"] {
+            assert_eq!(checked(good), Ok(()), "{good}");
+        }
+        for bad in ["30 7 * MON-FRI *", "0 8 MON * *", "MAR 3 * * *", "0 0 * * JAN"] {
+            assert!(matches!(checked(bad), Err(InvalidCron::Field(_))), "{bad}");
+        }
+    }
 
     #[test]
     fn five_fields_or_six_with_seconds_first() {

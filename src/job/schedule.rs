@@ -85,16 +85,56 @@ pub struct ScheduleRule {
     #[serde(default)]
     #[schema(default = "once")]
     pub misfire: Misfire,
-    /// Whether it has no occurrences for now.
+    /// Whether it has no occurrences for now. Where a request does not say so it stays as it is; a new schedule is not paused.
     #[serde(default)]
-    #[schema(default = false)]
-    pub paused: bool,
+    #[schema(value_type = bool, required = false)]
+    pub paused: Paused,
+}
+
+/// Whether a schedule is paused, if that is said.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Paused(Option<bool>);
+
+impl Paused {
+    /// Returns whether it is; not, where nothing is said.
+    pub fn is(self) -> bool {
+        self.0.unwrap_or(false)
+    }
+
+    /// Returns what is said, or else what was before.
+    pub fn or(self, before: Self) -> Self {
+        Self(self.0.or(before.0))
+    }
+}
+
+impl From<bool> for Paused {
+    fn from(is: bool) -> Self {
+        Self(Some(is))
+    }
+}
+
+impl PartialEq for Paused {
+    fn eq(&self, other: &Self) -> bool {
+        self.is() == other.is()
+    }
+}
+
+impl<'de> Deserialize<'de> for Paused {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        bool::deserialize(deserializer).map(Self::from)
+    }
+}
+
+impl Serialize for Paused {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.is().serialize(serializer)
+    }
 }
 
 impl ScheduleRule {
     /// Returns the first occurrence after this moment; none while it is paused.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
-        if self.paused { None } else { self.cron.next(after, &self.time_zone) }
+        if self.paused.is() { None } else { self.cron.next(after, &self.time_zone) }
     }
 }
 
@@ -162,12 +202,13 @@ pub struct Turn {
 }
 
 impl Schedule {
-    /// Returns what is to happen at this moment, if an occurrence is due.
-    pub fn turn(&self, now: Timestamp) -> Option<Turn> {
+    /// Returns what is to happen at this moment, if an occurrence is due. `begun`: since when the server has run one that is due after the
+    /// other: what has to wait for others meanwhile is not missed.
+    pub fn turn(&self, now: Timestamp, begun: Timestamp) -> Option<Turn> {
         let at = self.next_at.filter(|at| *at <= now)?;
         let run =
             ScheduleRun { at, job_id: None, skipped: None, misfire: false, manual: false, request: None };
-        if now.ms_since(at) <= MISSED_AFTER_MS {
+        if begun.min(now).ms_since(at) <= MISSED_AFTER_MS {
             return Some(Turn { run, push_at: Some(at), next_at: self.rule.next(at) });
         }
         // What else was missed in the meantime is over with this one.
@@ -227,15 +268,17 @@ mod tests {
     #[test]
     fn nothing_happens_before_its_time() {
         let hourly = schedule("0 * * * *", Misfire::Once, "2026-01-31T08:00:00Z");
-        assert_eq!(hourly.turn(time("2026-01-31T07:59:59.999Z")), None);
+        assert_eq!(hourly.turn(time("2026-01-31T07:59:59.999Z"), time("2026-01-31T07:59:59.999Z")), None);
         let paused = Schedule { next_at: None, ..hourly };
-        assert_eq!(paused.turn(time("2030-01-31T08:00:00Z")), None);
+        assert_eq!(paused.turn(time("2030-01-31T08:00:00Z"), time("2030-01-31T08:00:00Z")), None);
     }
 
     #[test]
     fn one_that_is_a_little_late_is_run_as_if_it_were_not() {
         let every_second = schedule("* * * * * *", Misfire::Skip, "2026-01-31T08:00:00Z");
-        let turn = every_second.turn(time("2026-01-31T08:00:05Z")).unwrap();
+        let behind_others = every_second.turn(time("2026-01-31T08:01:00Z"), time("2026-01-31T08:00:04Z"));
+        assert!(!behind_others.unwrap().run.misfire, "the server was at work all the time");
+        let turn = every_second.turn(time("2026-01-31T08:00:05Z"), time("2026-01-31T08:00:05Z")).unwrap();
         assert_eq!((turn.push_at, turn.next_at), (Some(turn.run.at), Some(time("2026-01-31T08:00:01Z"))));
         assert_eq!((turn.run.at, turn.run.misfire), (time("2026-01-31T08:00:00Z"), false));
     }
@@ -244,11 +287,11 @@ mod tests {
     fn what_was_missed_is_over_with_one_turn() {
         let now = time("2026-01-31T11:30:00Z");
         let hourly = schedule("0 * * * *", Misfire::Once, "2026-01-31T08:00:00Z");
-        let turn = hourly.turn(now).unwrap();
+        let turn = hourly.turn(now, now).unwrap();
         assert_eq!((turn.push_at, turn.next_at), (Some(now), Some(time("2026-01-31T12:00:00Z"))));
         assert!(turn.run.misfire && turn.run.skipped.is_none());
         let skipping = schedule("0 * * * *", Misfire::Skip, "2026-01-31T08:00:00Z");
-        let turn = skipping.turn(now).unwrap();
+        let turn = skipping.turn(now, now).unwrap();
         assert_eq!((turn.push_at, turn.next_at), (None, Some(time("2026-01-31T12:00:00Z"))));
         assert_eq!(turn.run.skipped, Some(Skipped::Misfire));
     }
@@ -286,6 +329,6 @@ mod tests {
             (rule.time_zone.as_str(), rule.overlap, rule.misfire),
             ("UTC", Overlap::Allow, Misfire::Once)
         );
-        assert_eq!((rule.job.payload.as_str(), rule.paused), ("null", false));
+        assert_eq!((rule.job.payload.as_str(), rule.paused.is()), ("null", false));
     }
 }

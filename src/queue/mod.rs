@@ -279,6 +279,7 @@ pub struct Shared {
     reaper: Alarm,
     stuck: Stuck<JobId>,
     scheduler: Alarm,
+    schedule_turns: schedules::Turns,
     poll: PollAlarm,
     semaphores: SemaphoreNotes,
     /// Notified when an operation was asked for.
@@ -339,6 +340,7 @@ impl Queues {
             reaper: Alarm::default(),
             stuck: Stuck::default(),
             scheduler: Alarm::default(),
+            schedule_turns: schedules::Turns::default(),
             poll: PollAlarm::default(),
             semaphores: SemaphoreNotes::default(),
             operations: Arc::default(),

@@ -4,15 +4,19 @@
 //! once one succeeds, and the others are conflicts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use futures::FutureExt as _;
 use serde_json::json;
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::timeout;
 
 use super::audit::{Act, shown};
 use super::bulk::CLOCKS_DIFFER_MS;
+use super::configure::back_off;
 use super::keyed::answer_of;
 use super::meter::Event;
 use super::quotas::Places;
@@ -29,6 +33,21 @@ use crate::telemetry::trace;
 
 /// How many times a change that ends in a conflict is retried.
 const TRIES: usize = 20;
+/// How long an act waits for the others on its schedule on this server, which would be conflicts.
+const TURN_WAIT: Duration = Duration::from_secs(5);
+
+/// The turns of those who act on schedules, by a part of the names.
+#[derive(Default)]
+pub(super) struct Turns([Mutex<()>; 32]);
+
+impl Turns {
+    /// Waits for the turn; nothing where that takes too long: conflicts are found all the same.
+    async fn take(&self, name: &ScheduleName) -> Option<MutexGuard<'_, ()>> {
+        let add = |sum: usize, byte: u8| sum.wrapping_mul(31).wrapping_add(byte.into());
+        let turn = self.0.get(name.as_str().bytes().fold(0, add) % self.0.len())?;
+        timeout(TURN_WAIT, turn.lock()).await.ok()
+    }
+}
 
 impl Queues {
     /// Returns the schedules of these queues by name; with those of all queues also those that cannot be read.
@@ -72,7 +91,9 @@ impl Queues {
         let stages = rule.job.then.iter().map(|stage| &stage.queue);
         let new = self.new_queues(stages.chain(std::iter::once(&rule.queue)));
         let queues = self.admit_queues(new).await?;
-        for _ in 0..TRIES {
+        let _turn = self.0.schedule_turns.take(name).await;
+        for attempt in 0..TRIES {
+            back_off(attempt).await;
             let found = match self.0.store.schedule(name).await {
                 Err(StoreError::Unreadable(_)) if *precondition == Precondition::None => {
                     self.0.store.discard_unreadable_schedule(name).await?;
@@ -87,7 +108,9 @@ impl Queues {
                 None => Some(self.admit_new_schedule(name).await?),
                 Some(_) => None,
             };
-            if let Some(schedule) = self.replace(name, found, rule.clone()).await? {
+            let paused = rule.paused.or(found.as_ref().map(|found| found.rule.paused).unwrap_or_default());
+            let rule = ScheduleRule { paused, ..rule.clone() };
+            if let Some(schedule) = self.replace(name, found, rule).await? {
                 place.into_iter().chain([queues]).for_each(Places::keep_all);
                 return Ok(schedule);
             }
@@ -102,12 +125,14 @@ impl Queues {
         paused: bool,
         precondition: &Precondition,
     ) -> Result<Schedule> {
-        for _ in 0..TRIES {
+        let _turn = self.0.schedule_turns.take(name).await;
+        for attempt in 0..TRIES {
+            back_off(attempt).await;
             let found = self.schedule(name).await?;
             if !allows(precondition, Some(&found)) {
                 return Err(Error::ScheduleChanged(name.clone()));
             }
-            let rule = ScheduleRule { paused, ..found.rule.clone() };
+            let rule = ScheduleRule { paused: paused.into(), ..found.rule.clone() };
             if let Some(schedule) = self.replace(name, Some(found), rule).await? {
                 return Ok(schedule);
             }
@@ -117,7 +142,9 @@ impl Queues {
 
     /// Removes a schedule; the jobs that it has pushed stay.
     pub async fn delete_schedule(&self, name: &ScheduleName, precondition: &Precondition) -> Result<()> {
-        for _ in 0..TRIES {
+        let _turn = self.0.schedule_turns.take(name).await;
+        for attempt in 0..TRIES {
+            back_off(attempt).await;
             let found = match self.schedule(name).await {
                 Err(Error::Store(StoreError::Unreadable(_))) if *precondition == Precondition::None => {
                     let row = self.row(act_on("schedule.delete", None, None, name));
@@ -145,7 +172,7 @@ impl Queues {
     ) -> Result<Option<Schedule>> {
         let seen = found.as_ref().map(|found| found.rev);
         let row = self.row(act_on("schedule.set", found.as_ref(), Some(&rule), name));
-        let times = |rule: &ScheduleRule| (rule.cron.clone(), rule.time_zone.clone(), rule.paused);
+        let times = |rule: &ScheduleRule| (rule.cron.clone(), rule.time_zone.clone(), rule.paused.is());
         // An occurrence that has run, by a clock of which this server's estimate lags behind, does not run again.
         self.0.store.ping().await?;
         let now = self.now()?;
@@ -153,7 +180,7 @@ impl Queues {
         // What a clock that was far ahead has left does not count: neither its runs, nor what was to come after them.
         // Nor does what another program has left without a next occurrence.
         let is_kept = |found: &&Schedule| {
-            let is_there = found.next_at.is_some() || rule.paused;
+            let is_there = found.next_at.is_some() || rule.paused.is();
             times(&found.rule) == times(&rule) && is_there && found.next_at <= rule.next(latest)
         };
         let next_at = match found.as_ref().filter(is_kept) {
@@ -218,7 +245,9 @@ impl Queues {
         precondition: &Precondition,
     ) -> Result<CallOutcome<ScheduleRun>> {
         let request = by_key.as_ref().map(|by_key| by_key.request.clone());
-        for _ in 0..TRIES {
+        let _turn = self.0.schedule_turns.take(name).await;
+        for attempt in 0..TRIES {
+            back_off(attempt).await;
             let since = self.0.store.term();
             let schedule = self.schedule(name).await?;
             if !allows(precondition, Some(&schedule)) {
@@ -322,6 +351,7 @@ impl Queues {
 
     /// Refuses an interval all of whose times are skipped each time that clocks are put forward.
     fn check_comes(&self, rule: &ScheduleRule) -> Result<()> {
+        rule.cron.check_names().map_err(|invalid| Invalid::new("/cron", invalid.to_string()))?;
         if rule.cron.next(self.now()?, &rule.time_zone).is_some() {
             return Ok(());
         }

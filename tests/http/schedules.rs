@@ -221,6 +221,22 @@ pub async fn a_schedule_pushes_each_occurrence(place: &Place) {
     assert!(millis(&resumed["run_at"]) > *due.last().unwrap());
 }
 
+/// A pipeline sends the rule that it has: that must not undo what an operator has done.
+pub async fn a_rule_that_does_not_say_so_resumes_nothing(place: &Place) {
+    let server = Server::start(&place.url).await;
+    set(&server, "s", rule(RARE)).await;
+    assert_eq!(server.post("/v1/schedules/s/pause", json!({})).await.0, 200);
+    let mut said = rule(RARE);
+    let kept = set(&server, "s", said.clone()).await;
+    assert_eq!((&kept["paused"], &kept["next_runs"]), (&json!(true), &json!([])));
+    said["paused"] = json!(false);
+    assert_eq!(set(&server, "s", said.clone()).await["paused"], false);
+    said["paused"] = json!(true);
+    assert_eq!(set(&server, "s", said.clone()).await["paused"], true);
+    assert_eq!(server.send(Method::DELETE, "/v1/schedules/s", None).await.0, 200);
+    assert_eq!(set(&server, "s", rule(RARE)).await["paused"], false, "a new one is not paused");
+}
+
 pub async fn a_run_by_hand_pushes_at_once(place: &Place) {
     let server = Server::start(&place.url).await;
     let mut paused = rule(RARE);
@@ -257,6 +273,14 @@ pub async fn runs_at_once_are_all_remembered(place: &Place) {
     assert!(answers[..4].iter().all(|answer| *answer == answers[0]), "{answers:?}");
     assert_eq!(pushed(&get(&server, "s").await).len(), 5);
     assert_eq!(jobs(&server, "work").await.len(), 5);
+}
+
+pub async fn none_of_many_runs_at_once_fails(place: &Place) {
+    let server = Server::start(&place.url).await;
+    set(&server, "s", rule(RARE)).await;
+    let answers = futures::future::join_all((0..50).map(|_| run(&server, "s", None))).await;
+    assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}");
+    assert_eq!(jobs(&server, "work").await.len(), 50);
 }
 
 pub async fn an_overlap_is_skipped(place: &Place) {

@@ -26,6 +26,8 @@ use crate::telemetry::trace::{self, End, Kind, Span, text};
 const STEP: usize = 128;
 /// How many of them run at once.
 const AT_ONCE: usize = 8;
+/// A step that takes longer, in milliseconds, was interrupted: what came meanwhile did not wait for others.
+const STOOD_STILL_MS: u64 = 30_000;
 /// For how long one is left out that failed while others ran: so short that after a single failure its occurrence is not missed.
 pub(super) const LEFT_OUT: Duration = Duration::from_secs(2);
 
@@ -61,9 +63,17 @@ impl Maintenance {
     pub async fn run_due_schedules(self: Arc<Self>, interval: Duration) -> Result<Run> {
         let alarm = &self.queues.0.scheduler;
         let (mut done, mut may_retry) = (0, true);
+        let mut begun = self.queues.now()?;
+        let mut last = begun;
         loop {
+            let now = self.queues.now()?;
+            // What came while this server or the store stood still was missed.
+            if now.ms_since(last) > STOOD_STILL_MS {
+                begun = now;
+            }
+            last = now;
             alarm.begin();
-            let step = self.run_step(may_retry).await?;
+            let step = self.run_step(may_retry, begun).await?;
             done += step.done;
             // The next occurrence of one that was due may be due as well, and others came due during a retry in vain. Until none is due there
             // is no further one: each takes so long that they would miss their times.
@@ -79,8 +89,9 @@ impl Maintenance {
         }
     }
 
-    /// Runs the next occurrence of each schedule that is due. `may_retry`: also of one that failed before.
-    async fn run_step(&self, may_retry: bool) -> Result<Step> {
+    /// Runs the next occurrence of each schedule that is due. `may_retry`: also of one that failed before. `begun`: since when one is run
+    /// after the other.
+    async fn run_step(&self, may_retry: bool, begun: Timestamp) -> Result<Step> {
         let left_out = self.stuck_schedules.count(); // these come first
         let coming = self.queues.0.store.next_occurrences(STEP + left_out).await?;
         let now = self.queues.now()?;
@@ -91,16 +102,21 @@ impl Maintenance {
         others.shuffle(&mut rand::rng()); // servers that run at the same moment begin with different ones
         again.shuffle(&mut rand::rng());
         let again = again.pop().filter(|_| may_retry);
-        let step = self.run_all(others, again).await?;
+        let step = self.run_all(others, again, begun).await?;
         Ok(Step { next_at, ..step })
     }
 
     /// Runs the occurrences of these schedules; `again` failed before. One that fails keeps none of the others from being run.
-    async fn run_all(&self, others: Vec<ScheduleName>, again: Option<ScheduleName>) -> Result<Step> {
+    async fn run_all(
+        &self,
+        others: Vec<ScheduleName>,
+        again: Option<ScheduleName>,
+        begun: Timestamp,
+    ) -> Result<Step> {
         let others = others.into_iter().map(|name| (name, false));
         let all: Vec<(ScheduleName, bool)> = others.chain(again.map(|name| (name, true))).collect();
         let runs = all.into_iter().map(|(name, is_known)| async move {
-            let ran = self.run_due(&name).await;
+            let ran = self.run_due(&name, begun).await;
             (name, is_known, ran)
         });
         let runs: Vec<(ScheduleName, bool, Result<Option<u64>>)> =
@@ -141,13 +157,13 @@ impl Maintenance {
 
     /// Runs the occurrence of this schedule that is due, unless another server has done so. Returns how many
     /// it ran; `None` if the schedule cannot be read.
-    async fn run_due(&self, name: &ScheduleName) -> Result<Option<u64>> {
+    async fn run_due(&self, name: &ScheduleName, begun: Timestamp) -> Result<Option<u64>> {
         let found = match self.queues.0.store.schedule(name).await {
             Err(StoreError::Unreadable(_)) => return Ok(None), // logged where it is read; a PUT mends it
             found => found?,
         };
         let Some(schedule) = found else { return Ok(Some(0)) };
-        let Some(turn) = schedule.turn(self.queues.now()?) else { return Ok(Some(0)) };
+        let Some(turn) = schedule.turn(self.queues.now()?, begun) else { return Ok(Some(0)) };
         faults::point("schedule.read").await;
         // Each run begins a trace of its own.
         let (span, began) = (Span::of_own(), Instant::now());
