@@ -14,8 +14,9 @@ pub use crate::common::server::{LOOKED, Place, Server, looked, metric, until, un
 pub const ONLY_WOKEN: &[(&str, &str)] = &[("TAILBACK_WAIT__POLL_MS", "60000")];
 /// How long a waiter waits that is woken much earlier.
 pub const LONG_MS: u64 = 55_000;
-/// Under [`LONG_MS`], and long enough for a machine that is busy, or a MongoDB that stands still for 40 s.
-pub const WOKEN: Duration = Duration::from_secs(50);
+/// Under [`LONG_MS`], after which a waiter looks once more by itself, and as long as that allows: a machine may be busy, and MongoDB stand
+/// still for 40 s.
+pub const WOKEN: Duration = Duration::from_secs(54);
 
 /// A whole answer.
 pub struct Reply {

@@ -114,11 +114,11 @@ pub async fn a_resume_wakes_whoever_waits(place: &Place) {
 
 pub async fn who_came_first_is_served_first(place: &Place) {
     let server = Server::start_with(&place.url, ONLY_WOKEN).await;
-    let since = Instant::now();
     let mut waiters = Vec::new();
     for n in 0..4 {
+        let since = Instant::now();
         // By name, by prefix, among others: one line for all of them.
-        waiters.push(match n {
+        let waiter = match n {
             0 => begin_reserve(&server, "mail.in"),
             1 => begin(&server, "/v1/reserve", &[], json!({"queues": ["mail.*"], "wait_ms": LONG_MS})),
             2 => begin(&server, "/v1/queues/mail.in/pop", &[], json!({"wait_ms": LONG_MS})),
@@ -126,7 +126,8 @@ pub async fn who_came_first_is_served_first(place: &Place) {
                 let body = json!({"queues": ["mail.out", "mail.in"], "wait_ms": LONG_MS});
                 begin(&server, "/v1/reserve", &[], body)
             }
-        });
+        };
+        waiters.push((since, waiter));
         // A prefix without queues asks the store for names only, and claims nothing.
         let (looked, names) = (if n == 0 { 1 } else { n } + u32::from(n == 3), u32::from(n >= 1));
         until_looked(&server, looked).await;
@@ -138,7 +139,7 @@ pub async fn who_came_first_is_served_first(place: &Place) {
     }
     // Who begins to wait is announced, and then the server looks once for all: whoever that wakes looks, too.
     until_no_poll_is_due(&server).await;
-    for waiter in waiters {
+    for (since, waiter) in waiters {
         let pushed = server.push("mail.in", json!({"payload": 1})).await;
         assert_eq!(woken(since, waiter).await, [pushed]);
     }
