@@ -12,6 +12,9 @@ use super::{contract, mongod};
 
 /// How long a test waits for something that must happen, on however busy a machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a connection is kept that is not used: less than `limits.header_wait_ms`, after which a server closes it. On a machine that is
+/// busy a test stands still for as long, and its next request would break off.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// For a server that takes the counts of a file of SQLite as a crash has left them, so that what is wrong with them is seen.
 pub const AS_LEFT: (&str, &str) = ("TAILBACK_BUG", "trust_counts");
@@ -115,14 +118,19 @@ impl Server {
         until("the server is ready", || async {
             match self.try_send(reqwest::Method::GET, "/readyz", None).await {
                 Ok((status, _)) => status == 200,
-                Err(error) => {
-                    // One that ends says why a moment later.
-                    tokio::time::sleep(Duration::from_secs(5)).await;
-                    panic!("{error:?}");
-                }
+                Err(error) => self.broke_off(&error).await,
             }
         })
         .await;
+    }
+
+    /// Fails, and says whether the server goes on: one that ends says why a moment later.
+    async fn broke_off(&self, error: &reqwest::Error) -> bool {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let process = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let state = process.ok().and_then(|status| Some(status.lines().nth(2)?.to_owned()));
+        let again = self.try_send(reqwest::Method::GET, "/readyz", None).await;
+        panic!("{error:?}; the process: {state:?}; once more: {again:?}");
     }
 
     /// A GET: status and JSON body (null where there is none).
@@ -228,7 +236,7 @@ pub fn client() -> reqwest::Client {
 pub fn client_with(headers: HeaderMap) -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     // No certificates: reading those of the machine would take longer than most tests do.
-    let builder = reqwest::Client::builder().timeout(PATIENCE).tls_certs_only([]);
+    let builder = reqwest::Client::builder().timeout(PATIENCE).pool_idle_timeout(IDLE).tls_certs_only([]);
     builder.default_headers(headers).build().unwrap()
 }
 
