@@ -361,6 +361,31 @@ async fn claims_at_once_share_nothing(place: &Place) {
     bench.close().await;
 }
 
+/// The requests of a round share a claim, those that pop another one. Where the one reads ahead what the other wins meanwhile, the other
+/// meets its own jobs when it reads again.
+async fn a_round_wins_each_job_once(place: &Place) {
+    let bench = Bench::open(place).await;
+    for n in 0..50 {
+        let queue = format!("round{n}");
+        let pushes = (0..60).map(|_| job(&queue)).collect();
+        let mut pushed = push_all(&*bench.store, pushes).await;
+        pushed.sort();
+        // A claim lately before lets the next ones read ahead.
+        let mut won = ids(&claim(&*bench.store, ask(&queue, 5)).await);
+        for _ in 0..2 {
+            let (reserve, pop) = (ask(&queue, 5), ClaimAsk { pop: true, ..ask(&queue, 5) });
+            let of = |n| if n < 6 { pop.clone() } else { reserve.clone() };
+            let asks: Vec<ClaimAsk> = (0..10).map(of).collect();
+            let claims = bench.store.claim(&asks, &Rules::default()).await;
+            won.extend(claims.won.into_iter().flat_map(|jobs| ids(&jobs.unwrap())));
+        }
+        won.extend(ids(&claim(&*bench.store, ask(&queue, 100)).await));
+        won.sort();
+        assert_eq!(won, pushed, "a job was delivered twice, or forgotten");
+    }
+    bench.close().await;
+}
+
 async fn beside_another_server_nothing_is_read_ahead(place: &Place) {
     let bench = Bench::open(place).await;
     // Whether the second claim of a new queue reads more than its own.
@@ -428,6 +453,7 @@ on_one_store! { mongo:
     expired_jobs_are_passed_over
     limits_hold_for_what_was_read_ahead
     claims_at_once_share_nothing
+    a_round_wins_each_job_once
     beside_another_server_nothing_is_read_ahead
     a_pause_holds_for_what_was_read_ahead
 }

@@ -91,33 +91,32 @@ async fn claim(
             break;
         }
         let began = Instant::now();
-        let found = match head::read(mongo, queue, wanted, *pop, may_read_ahead, rules).await {
+        let mut found = match head::read(mongo, queue, wanted, *pop, may_read_ahead, rules).await {
             Err(_) if won.iter().any(|jobs| !jobs.is_empty()) => break,
             found => found?,
         };
         faults::point("claim.read").await;
+        let is_stale = drop_won(&mut found.jobs, &won);
         if admission::is_limited(queue, found.jobs.iter().map(|job| &job.meta), rules) {
             return claim_limited::claim(mongo, asks, won, found, rules, (retry_until, end)).await;
         }
         let Heads { jobs: heads, read, large, rest, is_kept } = found;
         let (attempted, taken) = (heads.len(), take(mongo, asks, &won, heads, rules, now).await?);
-        let all_taken = taken.len() == attempted;
+        let all_taken = taken.len() == attempted && !is_stale;
         for (index, job) in taken {
             if let Some(jobs) = won.get_mut(index) {
                 jobs.push(job);
             }
         }
         is_mixed |= !all_taken;
-        if all_taken && let Some(rest) = rest {
-            mongo.heads.keep(queue, rest);
-        }
-        let queue_is_empty = read < wanted && all_taken && !large;
+        rest.filter(|_| all_taken).into_iter().for_each(|rest| mongo.heads.keep(queue, rest));
+        let is_at_end = (attempted == 0 && is_stale && !is_kept) || (read < wanted && all_taken && !large);
         // Where jobs that were read ahead are gone, others may be there: they are read at once.
         let is_conflict = !all_taken && !is_kept;
         // Of large jobs, and after a conflict, fewer are enough. Requests that have none are made again where others have large ones.
         is_large = large && won.iter().any(|jobs| !jobs.is_empty());
         let is_enough = is_large || (is_conflict && won.iter().all(|jobs| !jobs.is_empty()));
-        if queue_is_empty || is_enough || Instant::now() >= retry_until {
+        if is_at_end || is_enough || Instant::now() >= retry_until {
             break;
         }
         if is_conflict {
@@ -130,6 +129,15 @@ async fn claim(
         won.iter_mut().for_each(|jobs| jobs.sort_by(in_order));
     }
     Ok(Given { is_cut: is_large && won.iter().any(Vec::is_empty), won, ..Given::default() })
+}
+
+/// Drops the jobs that these requests have won, and returns whether there were any. Another claim may have read them ahead before they
+/// were won, and the requests of a round share their claim: it proves that the round has won a job, not that it did so just now.
+fn drop_won(jobs: &mut Vec<Job>, won: &[Vec<Job>]) -> bool {
+    let won: HashSet<&JobId> = won.iter().flatten().map(|job| &job.meta.id).collect();
+    let read = jobs.len();
+    jobs.retain(|job| !won.contains(&job.meta.id));
+    jobs.len() < read
 }
 
 /// Compares two jobs of a queue by the order of delivery.
