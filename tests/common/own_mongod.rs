@@ -1,6 +1,7 @@
 //! A MongoDB of a test's own, to be stopped, frozen and started again at will.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ const ANSWER: Duration = Duration::from_secs(20);
 
 const SET: &str = "rs0";
 
-/// A mongod on a port and a directory that stay the same across its restarts; killed when dropped.
+/// A mongod on a port and a directory that stay the same across its restarts; killed when dropped. Where its test fails,
+/// its log is kept in `target/tmp`.
 pub struct OwnMongod {
     port: u16,
     directory: tempfile::TempDir,
@@ -173,5 +175,9 @@ impl OwnMongod {
 impl Drop for OwnMongod {
     fn drop(&mut self) {
         self.kill();
+        if std::thread::panicking() {
+            let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mongod-{}.log", self.port));
+            let _ = std::fs::copy(self.directory.path().join("mongod.log"), kept);
+        }
     }
 }

@@ -190,6 +190,7 @@ pub async fn rounds(world: &mut World, kinds: &[Kind], total: Duration, each: Du
     let mut seed = seed;
     while begin.elapsed() < total {
         let length = each.min(total.saturating_sub(begin.elapsed()));
+        println!("seed {seed}: begins");
         let report = round(world, kinds, length, seed).await;
         let broken: Vec<String> = report.violations.iter().take(20).map(Violation::to_string).collect();
         println!("seed {seed}: {report}");

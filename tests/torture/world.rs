@@ -1,13 +1,13 @@
 //! Three mongods and three servers, or one server over a file, with a gate before each and between all.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mongodb::bson::doc;
 
 use super::net::{Gate, People};
 use crate::common::fleet::kill_9;
 use crate::common::own_mongod::OwnMongod;
-use crate::common::server::{AS_LEFT, Place, Server, until};
+use crate::common::server::{AS_LEFT, PATIENCE, Place, Server, until};
 use crate::common::shim::Shim;
 use crate::common::signal::{self, Signal};
 
@@ -179,7 +179,25 @@ impl World {
     }
 
     pub async fn until_primary(&self) {
-        until("there is a primary", || async { self.primary().await.is_some() }).await;
+        let deadline = Instant::now() + PATIENCE;
+        while self.primary().await.is_none() {
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain until there is a primary: {}",
+                self.views().await
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// What each member says of the set.
+    async fn views(&self) -> String {
+        let mut views = Vec::new();
+        for member in &self.members {
+            let status = member.mongod.command(doc! { "replSetGetStatus": 1 }).await;
+            views.push(format!("{} ({:?}): {status:?}", member.name, member.mongod.pid()));
+        }
+        views.join("\n")
     }
 
     pub fn launch_member(&mut self, n: usize) {
