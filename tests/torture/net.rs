@@ -1,14 +1,14 @@
 //! Proxies that can be cut, held one way or both, and slowed, for each program that connects through them. A program
 //! is recognized by the socket that it opened: `/proc` says whose it is.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// What happens to the connections from one program through one gate.
@@ -31,41 +31,81 @@ impl Default for Link {
     }
 }
 
+/// A connection whose program is asked for: its local port, and who asks.
+type Asked = (u16, oneshot::Sender<String>);
+
 /// The programs that are recognized, by the ids of their processes.
-#[derive(Clone, Default)]
-pub struct People(Arc<Mutex<HashMap<u32, String>>>);
+#[derive(Clone)]
+pub struct People {
+    known: Arc<Mutex<HashMap<u32, String>>>,
+    asked: mpsc::Sender<Asked>,
+}
 
 impl People {
+    pub fn new() -> Self {
+        let (known, (asked, questions)) = (Arc::default(), mpsc::channel());
+        let people = Self { known, asked };
+        let known = people.known.clone();
+        std::thread::spawn(move || recognize(&known, &questions));
+        people
+    }
+
     /// From now on this process is known by this name.
     pub fn meet(&self, pid: u32, name: &str) {
-        let mut people = self.0.lock().unwrap();
-        people.retain(|_, known| known != name);
-        people.insert(pid, name.to_owned());
+        let mut known = self.known.lock().unwrap();
+        known.retain(|_, other| other != name);
+        known.insert(pid, name.to_owned());
     }
 
     /// Whose socket has this local port; nobody's: a client's.
-    fn at_port(&self, port: u16) -> String {
-        let found = inode(port).and_then(|inode| {
-            let people = self.0.lock().unwrap().clone();
-            let socket = format!("socket:[{inode}]");
-            people.into_iter().find(|(pid, _)| {
-                let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-                files
-                    .filter_map(|file| std::fs::read_link(file.path()).ok())
-                    .any(|to| to.as_os_str() == socket.as_str())
-            })
-        });
-        found.map_or_else(|| "client".to_owned(), |(_, name)| name)
+    async fn at_port(&self, port: u16) -> String {
+        let (answer, name) = oneshot::channel();
+        self.asked.send((port, answer)).unwrap();
+        name.await.unwrap()
     }
 }
 
-/// The inode of the socket on 127.0.0.1 with this local port that is connected.
-fn inode(port: u16) -> Option<String> {
-    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
-    let local = format!("0100007F:{port:04X}");
-    let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let mut fields = fields.filter(|fields| fields.get(1) == Some(&local.as_str()));
-    fields.find(|fields| fields.get(3) == Some(&"01")).and_then(|fields| Some((*fields.get(9)?).to_owned()))
+/// Answers all that have asked meanwhile with one look at `/proc`. A look for each connection, on the threads that carry the
+/// others, took so long where there were thousands of sockets that no member got a connection in time, and all tried again.
+fn recognize(known: &Mutex<HashMap<u32, String>>, questions: &mpsc::Receiver<Asked>) {
+    while let Ok(first) = questions.recv() {
+        let asked: Vec<Asked> = std::iter::once(first).chain(questions.try_iter()).collect();
+        let known = known.lock().unwrap().clone();
+        let names = names(&known, asked.iter().map(|(port, _)| *port).collect());
+        for (port, answer) in asked {
+            let _ = answer.send(names.get(&port).map_or("client", String::as_str).to_owned());
+        }
+    }
+}
+
+/// The names of those to whom connected sockets with these local ports belong.
+fn names(known: &HashMap<u32, String>, ports: HashSet<u16>) -> HashMap<u16, String> {
+    let (mut inodes, mut names) = (inodes(&ports), HashMap::new());
+    for (pid, name) in known {
+        for file in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            if inodes.is_empty() {
+                return names;
+            }
+            let to = std::fs::read_link(file.path()).unwrap_or_default();
+            let inode = to.to_str().and_then(|to| to.strip_prefix("socket:[")?.strip_suffix(']'));
+            if let Some(port) = inode.and_then(|inode| inodes.remove(inode)) {
+                names.insert(port, name.clone());
+            }
+        }
+    }
+    names
+}
+
+/// The inodes of the sockets on 127.0.0.1 with these local ports that are connected.
+fn inodes(ports: &HashSet<u16>) -> HashMap<String, u16> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let inode = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let port = u16::from_str_radix(fields.next()?.strip_prefix("0100007F:")?, 16).ok()?;
+        let is_connected = fields.nth(1)? == "01";
+        (is_connected && ports.contains(&port)).then(|| Some((fields.nth(5)?.to_owned(), port)))?
+    };
+    table.lines().filter_map(inode).collect()
 }
 
 struct Shared {
@@ -105,7 +145,7 @@ impl Gate {
                 let Ok((client, address)) = listener.accept().await else { continue };
                 let shared = own.clone();
                 tokio::spawn(async move {
-                    let link = shared.link(&shared.people.at_port(address.port()));
+                    let link = shared.link(&shared.people.at_port(address.port()).await);
                     let target = *shared.target.lock().unwrap();
                     carry(client, target, link).await;
                 });

@@ -49,7 +49,7 @@ pub struct World {
 impl World {
     /// Three of each.
     pub async fn mongo(environment: &[(&str, &str)]) -> Self {
-        let people = People::default();
+        let people = People::new();
         let mut members = Vec::new();
         for n in 0..3 {
             let mut mongod = OwnMongod::idle();
@@ -73,7 +73,7 @@ impl World {
         let place = Place::sqlite().await;
         let url = place.url.clone();
         let environment = [&[AS_LEFT], environment].concat();
-        Self::with(Vec::new(), url, 1, &environment, People::default(), Some(place)).await
+        Self::with(Vec::new(), url, 1, &environment, People::new(), Some(place)).await
     }
 
     async fn with(
