@@ -26,8 +26,9 @@ use crate::store::{Counts, SettingsSnapshot, StoreError};
 const PERIOD: Duration = Duration::from_secs(1);
 /// How old the board is that is shown, at most.
 const AGE: Age = Age { least: Duration::from_millis(500), rests: 0, most: Duration::ZERO };
-/// The pause between reads, as a multiple of the last read's duration.
+/// The pause between reads, as a multiple of the last read's duration; a single slow read does not make the picture old for minutes.
 const RESTS: u32 = 4;
+const REST_MAX: Duration = Duration::from_secs(10);
 /// A picture that is younger than this is shown at once; one that a task reads again and again is.
 const FRESH: Duration = Duration::from_millis(1500);
 
@@ -213,7 +214,7 @@ impl Queues {
             let picture = lock(&feed.picture);
             (picture.read, picture.took)
         };
-        let fresh = FRESH.max(took * (RESTS + 1)); // followers do not make it read more often than the task does
+        let fresh = FRESH.max(took + rest(took, true)); // followers do not make it read more often than the task does
         if read.is_none_or(|read| read.elapsed() > fresh) {
             let this = self.clone();
             let reading = tokio::spawn(async move { this.read_picture(fresh).await });
@@ -315,7 +316,7 @@ impl States {
 
 /// Returns the pause after a read that took this long; a failed read is retried soon.
 fn rest(took: Duration, is_read: bool) -> Duration {
-    let rests = if is_read { took * RESTS } else { PERIOD };
+    let rests = if is_read { (took * RESTS).min(REST_MAX) } else { PERIOD };
     rests.max(PERIOD.saturating_sub(took))
 }
 
@@ -356,6 +357,12 @@ mod tests {
         assert!(lock(&feed.following).callers.is_empty() && !feed.is_followed());
         assert!(lock(&feed.following).named.is_empty());
         assert!(Feed::new(1).enter("a", &[]).is_ok());
+    }
+
+    #[test]
+    fn one_slow_read_does_not_make_the_picture_old_for_minutes() {
+        let s = Duration::from_secs;
+        assert_eq!([s(2), s(20), s(600)].map(|took| rest(took, true)), [s(8), REST_MAX, REST_MAX]);
     }
 
     #[test]

@@ -11,8 +11,9 @@ use crate::queue::Result;
 
 /// How long to rest between two queries where there can be other servers.
 const REST: Duration = Duration::from_millis(100);
-/// How many times as long as a query took to rest at least.
+/// How many times as long as a query took to rest at least; a single slow one does not make all callers wait for minutes.
 const RESTS: u32 = 10;
+const REST_MAX: Duration = Duration::from_secs(5);
 /// How many jobs one command asks for.
 const AT_ONCE: usize = 1000;
 /// So many failures in a row mean that the store stays away, and who waits should learn it.
@@ -45,7 +46,7 @@ impl Maintenance {
         }
         match self.wake_for(&ids).await {
             Ok(done) => {
-                let rest = rest.max(now.elapsed() * RESTS);
+                let rest = rest_after(now.elapsed(), rest);
                 *lock(&self.endings) = EndingsState { next: Some(Instant::now() + rest), failures: 0 };
                 Ok(Run { done, again_in: Some(rest) })
             }
@@ -69,5 +70,23 @@ impl Maintenance {
             woken += ended.map(|id| self.queues.0.endings.wake(id) as u64).sum::<u64>();
         }
         Ok(woken)
+    }
+}
+
+/// Returns the pause after a query that took this long, which is not shorter than this.
+fn rest_after(took: Duration, least: Duration) -> Duration {
+    least.max((took * RESTS).min(REST_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slow_query_does_not_hold_up_callers_for_minutes() {
+        let ms = Duration::from_millis;
+        let rests = [1, 100, 60_000].map(|took| rest_after(ms(took), REST));
+        assert_eq!(rests, [REST, ms(1000), REST_MAX]);
+        assert_eq!(rest_after(ms(60_000), REST_MAX * 2), REST_MAX * 2);
     }
 }
