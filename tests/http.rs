@@ -367,6 +367,7 @@ on_every_store! {
     who_sends_no_heartbeats_keeps_its_leases
     silences_end_dead
     a_worker_that_only_extends_is_not_silent
+    workers_that_extend_are_never_shown_silent
     a_removed_worker_gives_back_at_once
     workers_are_listed_page_by_page
     a_job_that_is_not_wanted_is_told_and_taken_by_force

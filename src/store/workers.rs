@@ -45,9 +45,8 @@ pub struct Worker {
     pub name: WorkerName,
     /// When its last heartbeat came.
     pub seen_at: Timestamp,
-    /// When its last sign of life came: a heartbeat, or since then a delivery or an extend of a job that it holds. The latter are read
-    /// only where the heartbeat is older than the timeout.
-    pub heard_at: Timestamp,
+    /// Whether it had timed out when it was read: no heartbeat in time, nor since then a delivery or an extend of a job that it holds.
+    pub is_silent: bool,
     /// What that reported.
     pub report: Report,
     /// How many jobs it holds.
@@ -63,13 +62,6 @@ pub struct Holdings {
     pub reserved_until: Option<Timestamp>,
     /// The jobs whose cancel was requested.
     pub cancel_requested: Vec<(JobId, QueueName)>,
-}
-
-impl Worker {
-    /// Returns whether it has timed out.
-    pub fn is_silent(&self, now: Timestamp) -> bool {
-        self.heard_at.plus_ms(self.report.timeout_ms) <= now
-    }
 }
 
 impl Holdings {

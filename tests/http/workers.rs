@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use reqwest::Method;
 use tailback::job::Timestamp;
 
@@ -416,4 +417,39 @@ async fn only_extends(server: &Server) -> bool {
             return true;
         }
     }
+}
+
+/// A worker is judged at the moment when it is read: who has extended is alive though its heartbeat grows too old while the list is read.
+pub async fn workers_that_extend_are_never_shown_silent(place: &Place) {
+    let server = Server::start(&place.url).await;
+    until("all have outlived their heartbeats", || all_extend(&server)).await;
+}
+
+/// Extends the jobs of many until all heartbeats are too old. Returns whether all of that was in time.
+async fn all_extend(server: &Server) -> bool {
+    let names: Vec<String> = (0..30).map(|n| format!("w{n}")).collect();
+    let mut held = Vec::new();
+    for name in &names {
+        held.push(hold(server, name, name, 1).await.remove(0));
+    }
+    let (begin, mut last) = (Instant::now(), Instant::now());
+    let timeout = |n: usize| 2 * SHORT_MS + 50 * u64::try_from(n).unwrap();
+    let beats =
+        names.iter().enumerate().map(|(n, name)| beat(server, name, json!({"timeout_ms": timeout(n)})));
+    join_all(beats).await;
+    while begin.elapsed() < Duration::from_millis(timeout(names.len()) + 200) {
+        let sent = Instant::now();
+        let extends = held.iter().map(|job| server.settle(job, "extend", json!({"lease_ms": LEASE_MS})));
+        let extended = join_all(extends).await;
+        let (_, page) = server.get("/v1/workers?limit=1000").await;
+        if last.elapsed() >= Duration::from_millis(SHORT_MS * 3 / 2) {
+            return false;
+        }
+        last = sent;
+        assert!(extended.iter().all(|(status, _)| *status == 200), "{extended:?}");
+        let silent: Vec<&Value> =
+            page["workers"].as_array().unwrap().iter().filter(|worker| worker["silent"] == true).collect();
+        assert!(silent.is_empty(), "{silent:?}");
+    }
+    true
 }

@@ -73,16 +73,15 @@ pub struct WorkerView {
 }
 
 impl WorkerView {
-    fn new(worker: Worker, now: Timestamp) -> Self {
-        let silent = worker.is_silent(now);
-        let Worker { name, seen_at, report, reserved, .. } = worker;
+    fn new(worker: Worker) -> Self {
+        let Worker { name, seen_at, is_silent, report, reserved } = worker;
         Self {
             name,
             version: report.version,
             slots: report.slots,
             seen_at,
             timeout_ms: report.timeout_ms,
-            silent,
+            silent: is_silent,
             reserved,
         }
     }
@@ -109,9 +108,8 @@ pub async fn list(State(queues): State<Queues>, by: Granted, query: Query) -> Ap
     let query = query.only(&["limit", "cursor"])?;
     let (after, limit) = (query.cursor::<WorkerName>()?, query.limit()?);
     let page = queues.workers(after.as_ref(), limit, &by.caller.reach()).await?;
-    let now = queues.now()?;
     Ok(Json(WorkersPage {
-        workers: page.items.into_iter().map(|worker| WorkerView::new(worker, now)).collect(),
+        workers: page.items.into_iter().map(WorkerView::new).collect(),
         cursor: page.next.as_ref().map(cursor),
     }))
 }
@@ -129,7 +127,7 @@ pub async fn get(
 ) -> ApiResult<Json<WorkerView>> {
     by.name("worker", name.as_str())?;
     let worker = queues.worker(&name).await?;
-    Ok(Json(WorkerView::new(worker, queues.now()?)))
+    Ok(Json(WorkerView::new(worker)))
 }
 
 /// Send a heartbeat

@@ -179,6 +179,8 @@ fn claim(document: &Document) -> Result<Claim> {
 async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worker>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let workers = mongo.collection(WORKERS).await?;
+    // Before anything is read: what comes meanwhile is later.
+    let now = mongo.now()?;
     let cursor = workers.find(filter).sort(doc! { "_id": 1 }).limit(limit).await.map_err(fault)?;
     let documents: Vec<Stored> = cursor.try_collect().await.map_err(fault)?;
     if documents.is_empty() {
@@ -198,26 +200,26 @@ async fn read(mongo: &Mongo, filter: Document, limit: usize) -> Result<Vec<Worke
         let row = Row(document);
         let name: WorkerName = row.text("_id")?;
         let seen_at = row.time("seen_at")?.ok_or_else(|| row.fault("seen_at"))?;
+        let timeout_ms = row.number("timeout_ms")?;
         Ok(Worker {
             seen_at,
-            heard_at: seen_at,
+            is_silent: seen_at.plus_ms(timeout_ms) <= now,
             report: Report {
                 version: document.get_str("version").ok().and_then(|version| version.parse().ok()),
                 slots: row.number("slots").ok(),
-                timeout_ms: row.number("timeout_ms")?,
+                timeout_ms,
             },
             reserved: counts.get(&name).copied().unwrap_or(0),
             name,
         })
     });
-    hear(mongo, &mut workers).await?;
+    hear(mongo, &mut workers, now).await?;
     Ok(workers)
 }
 
 /// Queries what those of these workers have done whose heartbeat is older than their timeout, and that hold something.
-async fn hear(mongo: &Mongo, workers: &mut [Worker]) -> Result<()> {
-    let now = mongo.now()?;
-    let late = workers.iter().filter(|worker| worker.reserved > 0 && worker.is_silent(now));
+async fn hear(mongo: &Mongo, workers: &mut [Worker], now: Timestamp) -> Result<()> {
+    let late = workers.iter().filter(|worker| worker.reserved > 0 && worker.is_silent);
     let names: Vec<&str> = late.map(|worker| worker.name.as_str()).collect();
     if names.is_empty() {
         return Ok(());
@@ -237,7 +239,7 @@ async fn hear(mongo: &Mongo, workers: &mut [Worker]) -> Result<()> {
     let heard: HashMap<WorkerName, Option<Timestamp>> = readable(&found, read).into_iter().collect();
     for worker in workers {
         let heard_at = heard.get(&worker.name).copied().flatten();
-        worker.heard_at = heard_at.map_or(worker.heard_at, |at| at.max(worker.seen_at));
+        worker.is_silent &= heard_at.is_none_or(|at| at.plus_ms(worker.report.timeout_ms) <= now);
     }
     Ok(())
 }

@@ -112,9 +112,10 @@ fn worker(db: &Connection, found: &Row<'_>, now: Timestamp) -> Result<Worker, Fa
     let seen_at = Timestamp::from_millis(found.get(3)?);
     let timeout_ms = found.get::<_, i64>(4)?.unsigned_abs();
     let reserved: i64 = db.prepare_cached(COUNT)?.query_row([name.as_str()], |row| row.get(0))?;
+    let is_late = |heard_at: Timestamp| heard_at.plus_ms(timeout_ms) <= now;
     Ok(Worker {
         seen_at,
-        heard_at: if seen_at.plus_ms(timeout_ms) > now { seen_at } else { heard_at(db, &name)?.max(seen_at) },
+        is_silent: is_late(seen_at) && is_late(heard_at(db, &name)?),
         report: Report {
             version: row::parsed_if_any(found, 1, "version of a worker")?,
             slots: found.get(2)?,
